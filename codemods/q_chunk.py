@@ -1,0 +1,34 @@
+"""Rows of Q that a chunked fallback attention takes at a time.
+
+Unit: rows. It bounds the score matrix that the fallback materialises, not a kernel's tile.
+"""
+
+from __future__ import annotations
+
+import re
+
+from muhmod.constants import bindings
+from muhmod.model import Found
+from muhmod.site import Module, Site
+
+NAME = re.compile(r"^_?Q_CHUNK(_SIZE)?$")
+_LINES = re.compile(r"\b_?Q_CHUNK(_SIZE)?\b")
+
+
+class QChunk(Site):
+    """A constant named Q_CHUNK, at module, class or function level."""
+
+    name = "q-chunk"
+    sets = "rows of Q a chunk of the fallback attention"
+    needles = ((b"Q_CHUNK",),)
+
+    def find(self, module: Module) -> list[Found]:
+        """One site for each binding."""
+        return [
+            self.found(scope, binding.form, binding.slots, module)
+            for scope in module.scopes_at(module.lines_with(_LINES))
+            for binding in bindings(module, scope, NAME)
+        ]
+
+
+SITE = QChunk()

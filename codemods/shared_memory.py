@@ -1,0 +1,48 @@
+"""What the tree believes a block's shared memory to be.
+
+Unit: bytes. Kernels that size their buffers by it fail to launch where it is too large, and
+waste the card where it is too small.
+"""
+
+from __future__ import annotations
+
+import re
+
+from muhmod.flow import Flow
+from muhmod.model import Found
+from muhmod.site import Module, Scope, Site, make_slot
+
+_LINES = re.compile(r"\bdef\s+get_max_shared_memory")
+
+
+class SharedMemory(Site):
+    """A function named get_max_shared_memory…; its slots are the values that it returns."""
+
+    name = "shared-memory"
+    sets = "bytes of shared memory a block"
+    needles = ((b"get_max_shared_memory",), (b"def ",))
+
+    def find(self, module: Module) -> list[Found]:
+        """One site a function."""
+        if not _LINES.search(module.text):
+            return []
+        return [
+            self._site(scope, module)
+            for scope in module.scopes()
+            if scope.path.rpartition(".")[2].startswith("get_max_shared_memory")
+        ]
+
+    def _site(self, scope: Scope, module: Module) -> Found:
+        assert scope.node is not None
+        flow = Flow(lambda cell: True).run(scope.node.body)
+        slots = [
+            make_slot(module, "return", leaf.node, leaf.statement, arrivals=arrivals)
+            for leaf in flow.leaves
+            if (arrivals := flow.arrivals(leaf, ("return",)))
+        ]
+        literal = all(slot.editable for slot in slots) and bool(slots)
+        problem = "" if literal else "; ".join(s.reason for s in slots) or "it returns no value"
+        return self.found(scope, "literal" if literal else "call", slots, module, problem=problem)
+
+
+SITE = SharedMemory()

@@ -1,0 +1,1 @@
+"""Rule packs, hardware and model facts. Data only: `muhmod.rulebook` reads it."""

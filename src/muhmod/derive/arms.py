@@ -1,0 +1,259 @@
+"""Which arm does this hardware take, and how far does it reach: tests of the source, evaluated over facts.
+
+A test that depends on what is not known here is neither true nor false: None.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from muhmod.derive.work import Work
+from muhmod.model import Arrival, Condition, Scalar
+
+# Names that the sources use for what the facts know.
+_NAMES = {
+    "Lk": "head_dim", "Lq": "head_dim", "Lv": "head_dim", "head_dim": "head_dim",
+    "head_size": "head_dim", "E": "num_experts", "num_experts": "num_experts",
+    "topk": "experts_per_token", "top_k": "experts_per_token",
+}  # fmt: skip
+_DTYPES = {"float16": "float16", "half": "float16", "bfloat16": "bfloat16", "float32": "float32",
+           "float": "float32"}  # fmt: skip
+_ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv, ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}  # fmt: skip
+_COMPARE: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.eq, ast.IsNot: operator.ne,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+_PLATFORMS = ("cuda", "rocm", "cpu", "xpu", "hpu", "tpu", "neuron", "npu")
+
+
+def holds(test: str, work: Work) -> bool | None:
+    """Whether a test is true on this hardware with this model; None if that is not known."""
+    try:
+        value = _evaluate(ast.parse(test, mode="eval").body, work)
+    except (SyntaxError, ArithmeticError, TypeError, ValueError):
+        return None
+    return None if value is None else bool(value)
+
+
+def possible(arrival: Arrival, work: Work) -> bool:
+    """Whether no test on the way is known to go the other way."""
+    return all(holds(c.test, work) in (None, c.taken) for c in arrival.conditions)
+
+
+def certain(arrival: Arrival, work: Work) -> bool:
+    """Whether every test on the way is known to go this way."""
+    return all(holds(c.test, work) is c.taken for c in arrival.conditions)
+
+
+def apply_transforms(value: int, arrival: Arrival, work: Work) -> int | None:
+    """The value at the use, after the arithmetic on the way; None where that is not known."""
+    result: Any = value
+    for transform in arrival.transforms:
+        result = _evaluate(ast.parse(transform, mode="eval").body, work, {"_": result})
+        if not isinstance(result, int):
+            return None
+    return int(result)
+
+
+def upper_bound(conditions: tuple[Condition, ...], work: Work, limit: float) -> float:
+    """The most tokens (`M`, or `numel / topk`) with which a path is taken, at most `limit`."""
+    bound = limit
+    for condition in conditions:
+        test = ast.parse(condition.test, mode="eval").body
+        bound = min(bound, _bound(test, condition.taken, work, limit))
+    return bound
+
+
+def _bound(test: ast.expr, taken: bool, work: Work, limit: float) -> float:
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _bound(operand, not taken, work, limit)
+        case ast.BoolOp(op=op, values=values):
+            known = _evaluate(test, work)
+            if known is not None and bool(known) is not taken:
+                return 0
+            narrows = isinstance(op, ast.And) is taken
+            # A part that is known to fail cannot be the way through an `or`.
+            parts = [
+                _bound(v, taken, work, limit)
+                for v in values
+                if narrows or _truth(v, work) in (None, taken)
+            ]
+            return (min if narrows else max)(parts) if parts else limit
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            pairs = zip([left, *comparators], ops, comparators, strict=False)
+            bounds = [_compare_bound(a, op, b, taken, work, limit) for a, op, b in pairs]
+            return min(bounds) if taken else max(bounds)
+    return limit
+
+
+def _truth(node: ast.expr, work: Work) -> bool | None:
+    value = _evaluate(node, work)
+    return None if value is None else bool(value)
+
+
+_NEGATED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+}  # fmt: skip
+_MIRRORED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.Eq: ast.Eq,
+}  # fmt: skip
+
+
+def _compare_bound(
+    left: ast.expr, op: ast.cmpop, right: ast.expr, taken: bool, work: Work, limit: float
+) -> float:
+    kind = type(op) if taken else _NEGATED.get(type(op), type(op))
+    scale = _tokens(left, work)
+    if scale is None:
+        scale, left, right = _tokens(right, work), right, left
+        kind = _MIRRORED.get(kind, kind)
+    value = _evaluate(right, work)
+    if scale is None or not isinstance(value, (int, float)):
+        return limit
+    if kind in (ast.LtE, ast.Eq):
+        return float(value / scale)
+    if kind is ast.Lt:
+        return float((value - 1) / scale)
+    return limit
+
+
+def _tokens(node: ast.expr, work: Work) -> float | None:
+    """c where the expression is c·M, so that a bound on it is a bound on the tokens."""
+    match node:
+        case ast.Name(id="M" | "num_tokens"):
+            return 1.0
+        case ast.Name(id="numel" | "num_valid_tokens"):
+            return float(work.integer("experts_per_token"))
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            for part, other in ((left, right), (right, left)):
+                scale, factor = _tokens(part, work), _evaluate(other, work)
+                if scale is not None and isinstance(factor, (int, float)) and factor > 0:
+                    return scale * factor
+        case ast.BinOp(left=left, op=ast.FloorDiv() | ast.Div(), right=right):
+            scale, factor = _tokens(left, work), _evaluate(right, work)
+            if scale is not None and isinstance(factor, (int, float)) and factor > 0:
+                return scale / factor
+    return None
+
+
+def _evaluate(node: ast.expr, work: Work, given: dict[str, Scalar] | None = None) -> Any:
+    """The expression's value over facts, or None where it depends on more."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            if given and name in given:
+                return given[name]
+            return _fact(_NAMES[name], work) if name in _NAMES else None
+        case ast.Tuple(elts=elts) | ast.List(elts=elts) | ast.Set(elts=elts):
+            parts = [_evaluate(e, work, given) for e in elts]
+            return None if any(p is None for p in parts) else tuple(parts)
+        case ast.UnaryOp(op=op, operand=operand):
+            inner = _evaluate(operand, work, given)
+            if inner is None:
+                return None
+            return not inner if isinstance(op, ast.Not) else -inner
+        case ast.BoolOp(op=op, values=values):
+            return _bool_op(isinstance(op, ast.And), [_evaluate(v, work, given) for v in values])
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            known = _evaluate(test, work, given)
+            return None if known is None else _evaluate(body if known else orelse, work, given)
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = _evaluate(left, work, given), _evaluate(right, work, given)
+            known_op = _ARITHMETIC.get(type(op))
+            return None if a is None or b is None or known_op is None else known_op(a, b)
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            return _compare([left, *comparators], ops, work, given)
+        case ast.Call():
+            return _call(node, work, given)
+        case ast.Attribute(attr=attr):
+            return _attribute(node, attr, work)
+    return None
+
+
+def _bool_op(is_and: bool, parts: list[Any]) -> bool | None:
+    decisive = not is_and
+    if any(p is not None and bool(p) is decisive for p in parts):
+        return decisive
+    return None if any(p is None for p in parts) else is_and
+
+
+def _compare(
+    operands: list[ast.expr], ops: list[ast.cmpop], work: Work, given: dict[str, Scalar] | None
+) -> bool | None:
+    if isinstance(ops[0], (ast.Is, ast.IsNot)) and _is_none(operands[1]):
+        return _is_hip(operands[0], isinstance(ops[0], ast.IsNot), work)
+    values = [_evaluate(o, work, given) for o in operands]
+    if any(v is None for v in values):
+        return None
+    pairs = zip(values, ops, values[1:], strict=False)
+    return all(bool(_COMPARE[type(op)](a, b)) for a, op, b in pairs)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_hip(node: ast.expr, negated: bool, work: Work) -> bool | None:
+    """`torch.version.hip is not None` says ROCm."""
+    if not (isinstance(node, ast.Attribute) and node.attr == "hip"):
+        return None
+    platform = _fact("platform", work)
+    return None if platform is None else (platform == "rocm") is negated
+
+
+def _attribute(node: ast.Attribute, attr: str, work: Work) -> Any:
+    owner = node.value
+    if isinstance(owner, ast.Name) and owner.id == "torch" and attr in _DTYPES:
+        return _DTYPES[attr]
+    if attr == "dtype":
+        return _fact("dtype", work)
+    return None
+
+
+def _call(node: ast.Call, work: Work, given: dict[str, Scalar] | None) -> Any:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    arguments = [_evaluate(a, work, given) for a in node.args]
+    if name in ("min", "max", "int") and arguments and None not in arguments:
+        return {"min": min, "max": max, "int": int}[name](*arguments)
+    if name == "has_device_capability" and arguments and arguments[0] is not None:
+        return _has_capability(arguments[0], work)
+    if name == "get_device_capability":
+        capability = _fact("compute_capability", work)
+        return None if capability is None else divmod(capability, 10)
+    if name == "is_cuda_alike":
+        platform = _fact("platform", work)
+        return None if platform is None else platform in ("cuda", "rocm")
+    if name.startswith("is_") and name[3:] in _PLATFORMS:
+        platform = _fact("platform", work)
+        return None if platform is None else platform == name[3:]
+    if name == "is_hip":
+        platform = _fact("platform", work)
+        return None if platform is None else platform == "rocm"
+    return None
+
+
+def _has_capability(wanted: Any, work: Work) -> bool | None:
+    platform, capability = _fact("platform", work), _fact("compute_capability", work)
+    if isinstance(wanted, tuple):
+        wanted = wanted[0] * 10 + (wanted[1] if len(wanted) > 1 else 0)
+    if platform is not None and platform != "cuda":
+        return None
+    return None if capability is None else bool(capability >= wanted)
+
+
+def _fact(name: str, work: Work) -> Any:
+    value = work.facts.get(name)
+    if value is not None:
+        work.fact(name)
+    return value

@@ -1,0 +1,575 @@
+"""Which literals arrive where: a small abstract interpreter over one function.
+
+A cell is a name (`BLOCK`) or a name with a string key (`config["BLOCK_SIZE_M"]`). For each cell
+the state holds the literals that may stand in it, with the tests passed and the arithmetic done
+on the way. Branches join, loops are widened to "maybe", so a literal is called overwritten only
+if it reaches no use on any path.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from muhmod.model import Arrival, Condition
+from muhmod.site import fold, own_expressions
+
+Cell: TypeAlias = "tuple[str, str]"
+_MAX_CONDITIONS = 24
+_MAX_INLINE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """An expression that is bound to a cell of interest and is not itself made of others."""
+
+    index: int
+    cell: Cell
+    node: ast.expr
+    statement: ast.stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """A leaf on its way."""
+
+    leaf: Leaf
+    arrival: Arrival
+
+    def under(self, condition: Condition) -> Arriving:
+        """The same, having passed one more test."""
+        known = self.arrival.conditions
+        if condition in known or len(known) >= _MAX_CONDITIONS:
+            return self
+        return replace(self, arrival=replace(self.arrival, conditions=(*known, condition)))
+
+    def through(self, transform: str) -> Arriving:
+        """The same, after arithmetic on it."""
+        steps = (*self.arrival.transforms, transform)[-4:]
+        return replace(self, arrival=replace(self.arrival, transforms=steps))
+
+
+Values: TypeAlias = "frozenset[Arriving]"
+
+
+@dataclass
+class State:
+    """What each cell may hold, and what each plain local name stands for."""
+
+    cells: dict[Cell, Values] = field(default_factory=dict)
+    names: dict[str, ast.expr | None] = field(default_factory=dict)
+
+    def copy(self) -> State:
+        """An independent state."""
+        return State(dict(self.cells), dict(self.names))
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A place where a cell's value leaves the function: `kind` is return, launch, read or escape."""
+
+    kind: str
+    cell: Cell
+    node: ast.AST
+    values: Values
+
+
+class Flow:
+    """Runs over a function's body. `interesting` says which cells' literals are leaves.
+
+    After `run`: `leaves` in source order and `uses` of their cells.
+    """
+
+    def __init__(self, interesting: Callable[[Cell], bool], outer: State | None = None) -> None:
+        self.interesting = interesting
+        self.leaves: list[Leaf] = []
+        self.uses: list[Use] = []
+        self.final: State | None = None
+        self._by_node: dict[int, Leaf] = {}
+        self._outer = outer or State()
+        self._conditions: tuple[Condition, ...] = ()
+
+    def run(self, body: list[ast.stmt]) -> Flow:
+        """Interpret the statements from the outer state."""
+        self.final = self._block(body, self._outer.copy())
+        return self
+
+    def arrivals(self, leaf: Leaf, kinds: Iterable[str] = ()) -> tuple[Arrival, ...]:
+        """The distinct ways in which a leaf arrives at uses of these kinds (default: any)."""
+        wanted = tuple(kinds)
+        found = {
+            value.arrival: None
+            for use in self.uses
+            if not wanted or use.kind in wanted
+            for value in sorted(use.values, key=lambda v: (v.leaf.index, repr(v.arrival)))
+            if value.leaf is leaf
+        }
+        return tuple(found)
+
+    # Statements ---------------------------------------------------------------------------
+
+    def _block(self, body: list[ast.stmt], state: State | None) -> State | None:
+        for statement in body:
+            if state is None:
+                # Code after a return never runs, but its literals still exist.
+                self._statement(statement, State())
+            else:
+                state = self._statement(statement, state)
+        return state
+
+    def _statement(self, node: ast.stmt, state: State) -> State | None:
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            self._reads(node, state)
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self._bind(target, value, node, state)
+            case ast.AnnAssign(target=target, value=value) if value is not None:
+                self._bind(target, value, node, state)
+            case ast.AugAssign(target=target, value=value, op=op):
+                joined = ast.BinOp(left=_as_load(target), op=op, right=value)
+                self._bind(target, ast.copy_location(joined, node), node, state)
+            case ast.If(test=test, body=body, orelse=orelse):
+                return self._branch(test, body, orelse, state)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                return self._loop(node, state)
+            case ast.Try():
+                return self._try(node, state)
+            case ast.With(body=body) | ast.AsyncWith(body=body):
+                return self._block(body, state)
+            case ast.Match(cases=cases):
+                return self._match(cases, state)
+            case ast.Return(value=value):
+                if value is not None:
+                    self._return(value, node, state)
+                return None
+            case ast.Raise() | ast.Continue() | ast.Break():
+                return None
+            case ast.Expr(value=ast.Call() as call):
+                self._method(call, node, state)
+        return state
+
+    def _branch(
+        self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], state: State
+    ) -> State | None:
+        always = fold(test)
+        text = ast.unparse(_inline(test, state.names))
+        ends = []
+        for block, taken in ((body, True), (orelse, False)):
+            if always is not None and bool(always) is not taken:
+                self._block(block, State())
+                continue
+            outer = self._conditions
+            if always is None:
+                self._conditions = (*outer, Condition(text, taken))[:_MAX_CONDITIONS]
+            end = self._block(block, state.copy())
+            self._conditions = outer
+            ends.append((end, Condition(text, taken)))
+        if len(ends) == 1:
+            return ends[0][0]
+        (left, on), (right, off) = ends
+        if left is not None and right is not None:
+            return _merge(left, right, on, off)
+        # The other branch left the function: what follows has passed this one's test.
+        alive, passed = (left, on) if left is not None else (right, off)
+        if alive is None:
+            return None
+        left_block = body if left is None else orelse
+        if left_block and isinstance(left_block[-1], ast.Raise):
+            # An error path says nothing about the values that go on.
+            return alive
+        self._conditions = (*self._conditions, passed)[:_MAX_CONDITIONS]
+        return _under_all(alive, passed)
+
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, state: State) -> State | None:
+        outer = self._conditions
+        inside = state.copy()
+        if not isinstance(node, ast.While):
+            for name in ast.walk(node.target):
+                if isinstance(name, ast.Name):
+                    inside.names[name.id] = None
+        for name in _assigned(node.body):
+            inside.names[name] = None
+        once = self._block(node.body, inside)
+        joined = _join([once, state]) or state
+        if once is not None:
+            # A second turn lets values of the first reach the uses at the loop's head.
+            joined = _join([self._block(node.body, joined.copy()), joined]) or joined
+        self._conditions = outer
+        return self._block(node.orelse, joined)
+
+    def _try(self, node: ast.Try, state: State) -> State | None:
+        outer = self._conditions
+        after = self._block(node.body, state.copy())
+        self._conditions = outer
+        half_way = _join([after, state]) or state
+        for name in _assigned(node.body):
+            half_way.names[name] = None
+        ends = [self._block(node.orelse, after.copy()) if after is not None else None]
+        for handler in node.handlers:
+            ends.append(self._block(handler.body, half_way.copy()))
+            self._conditions = outer
+        joined = _join(ends)
+        if not node.finalbody:
+            return joined
+        final = self._block(node.finalbody, (joined or half_way).copy())
+        return final if joined is not None else None
+
+    def _match(self, cases: list[ast.match_case], state: State) -> State | None:
+        outer = self._conditions
+        ends: list[State | None] = []
+        for case in cases:
+            ends.append(self._block(case.body, state.copy()))
+            self._conditions = outer
+        last = cases[-1]
+        catches_all = last.guard is None and isinstance(last.pattern, ast.MatchAs) and (
+            last.pattern.pattern is None
+        )
+        return _join(ends if catches_all else [*ends, state])
+
+    # Bindings -----------------------------------------------------------------------------
+
+    def _bind(self, target: ast.expr, value: ast.expr, node: ast.stmt, state: State) -> None:
+        match target:
+            case ast.Tuple(elts=elts) | ast.List(elts=elts):
+                self._unpack(elts, value, node, state)
+            case ast.Name(id=name):
+                self._bind_name(name, value, node, state)
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key)):
+                state.cells[name, key] = self._values((name, key), value, node, state)
+            case ast.Attribute(attr=attr):
+                state.cells[attr, ""] = self._values((attr, ""), value, node, state)
+
+    def _bind_name(self, name: str, value: ast.expr, node: ast.stmt, state: State) -> None:
+        items = _display(value)
+        # Before the old cells go: the value may read them.
+        held = self._values((name, ""), value, node, state) if items is None else frozenset()
+        source = value.id if isinstance(value, ast.Name) else None
+        copied = {
+            (name, key): values
+            for (owner, key), values in state.cells.items()
+            if owner == source and key and source != name
+        }
+        for cell in [cell for cell in state.cells if cell[0] == name]:
+            del state.cells[cell]
+        if items is not None:
+            for key, item in items:
+                state.cells[name, key] = self._values((name, key), item, node, state)
+            state.names[name] = None
+            return
+        state.cells.update(copied)
+        state.cells[name, ""] = held
+        inlined = _inline(value, state.names)
+        state.names[name] = inlined if _pure(inlined) and not _mentions(inlined, name) else None
+
+    def _unpack(
+        self, elts: list[ast.expr], value: ast.expr, node: ast.stmt, state: State
+    ) -> None:
+        match value:
+            case ast.Tuple(elts=parts) | ast.List(elts=parts) if len(parts) == len(elts):
+                for target, part in zip(elts, parts, strict=True):
+                    self._bind(target, part, node, state)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                on, off = state.copy(), state.copy()
+                text = ast.unparse(_inline(test, state.names))
+                for side, part, taken in ((on, body, True), (off, orelse, False)):
+                    outer = self._conditions
+                    self._conditions = (*outer, Condition(text, taken))
+                    self._unpack(elts, part, node, side)
+                    self._conditions = outer
+                merged = _merge(on, off, Condition(text, True), Condition(text, False))
+                state.cells, state.names = merged.cells, merged.names
+            case _:
+                for target in elts:
+                    if isinstance(target, ast.Name):
+                        state.cells[target.id, ""] = self._values(
+                            (target.id, ""), value, node, state
+                        )
+                        state.names[target.id] = None
+
+    def _values(self, cell: Cell, value: ast.expr, node: ast.stmt, state: State) -> Values:
+        """What an expression may evaluate to, as leaves; a literal of a cell of interest is one."""
+        match value:
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                text = ast.unparse(_inline(test, state.names))
+                arms: list[Arriving] = []
+                for part, taken in ((body, True), (orelse, False)):
+                    condition = Condition(text, taken)
+                    arms += [v.under(condition) for v in self._values(cell, part, node, state)]
+                return frozenset(arms)
+            case ast.NamedExpr(target=ast.Name(id=name), value=inner):
+                held = self._values((name, ""), inner, node, state)
+                state.cells[name, ""] = held
+                return held
+            case ast.BoolOp(op=ast.Or(), values=[*parts]) if all(
+                fold(part) is None for part in parts[:-1]
+            ) and fold(parts[-1]) is not None and self.interesting(cell):
+                return self._leaf(cell, parts[-1], node)
+        direct = self._held(value, state)
+        if direct:
+            return direct
+        if fold(value) is None:
+            carried = self._carried(value, state)
+            if carried:
+                return carried
+        return self._leaf(cell, value, node) if self.interesting(cell) else frozenset()
+
+    def _leaf(self, cell: Cell, value: ast.expr, node: ast.stmt) -> Values:
+        leaf = self._by_node.get(id(value))
+        if leaf is None:
+            leaf = Leaf(len(self.leaves), cell, value, node)
+            self._by_node[id(value)] = leaf
+            self.leaves.append(leaf)
+        return frozenset({Arriving(leaf, Arrival(self._conditions))})
+
+    def _held(self, value: ast.expr, state: State) -> Values:
+        cell = _cell_of(value)
+        return state.cells.get(cell, frozenset()) if cell else frozenset()
+
+    def _carried(self, value: ast.expr, state: State) -> Values:
+        """Leaves inside arithmetic: `BLOCK // 2` carries BLOCK's leaves through `_ // 2`."""
+        carried: list[Arriving] = []
+        for part in ast.walk(value):
+            if isinstance(part, ast.expr) and (held := self._held(part, state)):
+                transform = ast.unparse(_substitute(value, part))
+                carried += [v.through(transform) for v in held]
+        return frozenset(carried)
+
+    # Uses ---------------------------------------------------------------------------------
+
+    def _method(self, call: ast.Call, node: ast.stmt, state: State) -> None:
+        """`config.update(…)`, `config.pop(…)`, `config.setdefault(…)` on a known dict."""
+        match call.func:
+            case ast.Attribute(value=ast.Name(id=name), attr="update"):
+                for key, item in _update_items(call):
+                    state.cells[name, key] = self._values((name, key), item, node, state)
+            case ast.Attribute(value=ast.Name(id=name), attr="pop"):
+                if call.args and isinstance(key := fold(call.args[0]), str):
+                    state.cells.pop((name, key), None)
+
+    def _return(self, value: ast.expr, node: ast.stmt, state: State) -> None:
+        items = _display(value)
+        if items is not None:
+            for key, item in items:
+                self._use("return", ("", key), node, self._values(("", key), item, node, state))
+            return
+        cell = ("return", "")
+        self._use("return", cell, node, self._values(cell, value, node, state))
+        for (owner, key), values in state.cells.items():
+            if key and isinstance(value, ast.Name) and owner == value.id:
+                self._use("return", (owner, key), node, values)
+
+    def _reads(self, node: ast.stmt, state: State) -> None:
+        """Uses in the statement's own expressions: launches, subscript reads, escapes of a dict."""
+        for expression in own_expressions(node):
+            if isinstance(getattr(expression, "ctx", None), ast.Store):
+                continue
+            for part in ast.walk(expression):
+                match part:
+                    case ast.Call(func=ast.Subscript(), keywords=keywords):
+                        self._launch(part, keywords, node, state)
+                    case ast.Call():
+                        self._escape(part, node, state)
+                    case ast.Subscript(ctx=ast.Load()):
+                        self._read(part, state)
+                    case ast.Name(ctx=ast.Load()) if isinstance(node, (ast.If, ast.While)):
+                        self._read(part, state)
+
+    def _read(self, part: ast.expr, state: State) -> None:
+        cell = _cell_of(part)
+        if cell and cell in state.cells:
+            self._use("read", cell, part, state.cells[cell])
+
+    def _launch(
+        self, call: ast.Call, keywords: list[ast.keyword], node: ast.stmt, state: State
+    ) -> None:
+        for keyword in keywords:
+            if keyword.arg is None:
+                if isinstance(keyword.value, ast.Name):
+                    self._all_keys("launch", keyword.value.id, call, state)
+                continue
+            cell = (keyword.arg, "")
+            if self.interesting(cell):
+                values = self._values(cell, keyword.value, node, state)
+                self._use("launch", cell, call, values)
+
+    def _escape(self, call: ast.Call, node: ast.stmt, state: State) -> None:
+        for argument in [*call.args, *(k.value for k in call.keywords)]:
+            if isinstance(argument, ast.Name):
+                self._all_keys("escape", argument.id, call, state)
+                self._read(argument, state)
+            elif (items := _display(argument)) is not None and not _is_config(call):
+                for key, item in items:
+                    if self.interesting(("", key)):
+                        values = self._values(("", key), item, node, state)
+                        self._use("escape", ("", key), call, values)
+
+    def _all_keys(self, kind: str, name: str, node: ast.AST, state: State) -> None:
+        for (owner, key), values in list(state.cells.items()):
+            if owner == name and key:
+                self._use(kind, (owner, key), node, values)
+
+    def _use(self, kind: str, cell: Cell, node: ast.AST, values: Values) -> None:
+        if values:
+            self.uses.append(Use(kind, cell, node, values))
+
+
+def _display(value: ast.expr) -> list[tuple[str, ast.expr]] | None:
+    """The items of a dict display or `dict(…)` call with string keys; None for all else."""
+    match value:
+        case ast.Dict(keys=keys, values=values):
+            return [
+                (key.value, item)
+                for key, item in zip(keys, values, strict=True)
+                if isinstance(key, ast.Constant) and isinstance(key.value, str)
+            ]
+        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+            return [(k.arg, k.value) for k in keywords if k.arg]
+    return None
+
+
+def _update_items(call: ast.Call) -> list[tuple[str, ast.expr]]:
+    items = [(k.arg, k.value) for k in call.keywords if k.arg]
+    for argument in call.args:
+        items += _display(argument) or []
+    return items
+
+
+def _is_config(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name == "Config"
+
+
+def _cell_of(value: ast.AST) -> Cell | None:
+    match value:
+        case ast.Name(id=name):
+            return (name, "")
+        case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key)):
+            return (name, key)
+        case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
+            return (attr, "")
+    return None
+
+
+def _as_load(target: ast.expr) -> ast.expr:
+    match target:
+        case ast.Name(id=name):
+            return ast.copy_location(ast.Name(id=name, ctx=ast.Load()), target)
+        case ast.Subscript(value=value, slice=key):
+            return ast.copy_location(ast.Subscript(value=value, slice=key, ctx=ast.Load()), target)
+    return target
+
+
+class _Inliner(ast.NodeTransformer):
+    def __init__(self, names: dict[str, ast.expr | None]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        known = self.names.get(node.id)
+        return known if known is not None else node
+
+
+class _Substituter(ast.NodeTransformer):
+    def __init__(self, part: ast.AST) -> None:
+        self.part = part
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if node is self.part:
+            return ast.Name(id="_", ctx=ast.Load())
+        # A fresh node each: the tree is shared with the module.
+        return _rebuild(node, self.visit)
+
+
+def _rebuild(node: ast.AST, visit: Callable[[ast.AST], ast.AST]) -> ast.AST:
+    fields = {}
+    for name, value in ast.iter_fields(node):
+        if isinstance(value, list):
+            fields[name] = [visit(v) if isinstance(v, ast.AST) else v for v in value]
+        else:
+            fields[name] = visit(value) if isinstance(value, ast.AST) else value
+    return ast.copy_location(type(node)(**fields), node)
+
+
+def _inline(value: ast.expr, names: dict[str, ast.expr | None]) -> ast.expr:
+    if not any(isinstance(n, ast.Name) and names.get(n.id) is not None for n in ast.walk(value)):
+        return value
+    inliner = _Inliner(names)
+
+    def visit(node: ast.AST) -> ast.AST:
+        return inliner.visit_Name(node) if isinstance(node, ast.Name) else _rebuild(node, visit)
+
+    result = visit(value)
+    assert isinstance(result, ast.expr)
+    return result if len(ast.unparse(result)) <= _MAX_INLINE else value
+
+
+def _substitute(value: ast.expr, part: ast.AST) -> ast.AST:
+    return _Substituter(part).visit(value)
+
+
+def _pure(value: ast.expr) -> bool:
+    allowed = (
+        ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp,
+        ast.Attribute, ast.Tuple, ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.Load,
+        ast.Subscript, ast.List, ast.Call, ast.keyword,
+    )  # fmt: skip
+    return len(ast.unparse(value)) <= _MAX_INLINE and all(
+        isinstance(node, allowed) for node in ast.walk(value)
+    )
+
+
+def _mentions(value: ast.expr, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
+
+
+def _assigned(body: list[ast.stmt]) -> set[str]:
+    return {
+        node.id
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def _under_all(state: State, condition: Condition) -> State:
+    """After a branch that does not return, all values have passed its test."""
+    cells = {
+        cell: frozenset(value.under(condition) for value in values)
+        for cell, values in state.cells.items()
+    }
+    return State(cells, state.names)
+
+
+def _join(states: Iterable[State | None]) -> State | None:
+    """Union of what the live states hold."""
+    live = [state for state in states if state is not None]
+    if not live:
+        return None
+    joined = live[0].copy()
+    for state in live[1:]:
+        for cell, values in state.cells.items():
+            joined.cells[cell] = joined.cells.get(cell, frozenset()) | values
+        _forget_different(joined, state)
+    return joined
+
+
+def _merge(left: State, right: State, on: Condition, off: Condition) -> State:
+    """Join of two branches; where they differ, each side's values carry the test they passed."""
+    merged = State({}, dict(left.names))
+    _forget_different(merged, right)
+    for cell in left.cells.keys() | right.cells.keys():
+        a, b = left.cells.get(cell, frozenset()), right.cells.get(cell, frozenset())
+        if a != b:
+            a = frozenset(value.under(on) for value in a)
+            b = frozenset(value.under(off) for value in b)
+        merged.cells[cell] = a | b
+    return merged
+
+
+def _forget_different(state: State, other: State) -> None:
+    for name in state.names.keys() | other.names.keys():
+        a, b = state.names.get(name), other.names.get(name)
+        if a is not b and (a is None or b is None or ast.unparse(a) != ast.unparse(b)):
+            state.names[name] = None

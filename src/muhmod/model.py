@@ -1,0 +1,177 @@
+"""The nouns: frozen values that every floor passes on and none changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal[
+    "applied", "already", "pending", "held", "satisfied-upstream", "drifted", "lost",
+    "ambiguous", "unrewritable", "skipped", "absent",
+]  # fmt: skip
+Kind = Literal["limit", "heuristic", "measured", "literal"]
+Status = Literal["measured", "documented", "assumed", "set"]
+Scalar = int | float | bool | str
+
+STATUS_ORDER: tuple[Status, ...] = ("set", "measured", "documented", "assumed")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One claim about a fact: its value in the fact's unit, how it is known, and by whom."""
+
+    value: Scalar
+    status: Status
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A resolved fact: the claim that is used, and the rival claims that were not."""
+
+    name: str
+    value: Scalar
+    unit: str
+    status: Status
+    source: str
+    rivals: tuple[Candidate, ...] = ()
+    chosen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A value with its reason: numbered steps, and every fact that a step used."""
+
+    value: Scalar
+    kind: Kind
+    steps: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A test that a path passes through: its source text, local names inlined, and the branch taken."""
+
+    test: str
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One way in which a slot's value arrives at a use: under which tests, through which arithmetic.
+
+    `transforms` are expressions over `_`, the value so far, in the order applied.
+    """
+
+    conditions: tuple[Condition, ...] = ()
+    transforms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One `triton.Config`: its keyword dict and launch options, as far as they are literals."""
+
+    values: tuple[tuple[str, Scalar], ...]
+    options: tuple[tuple[str, Scalar], ...]
+
+    def get(self, key: str, default: Scalar | None = None) -> Scalar | None:
+        """The literal under `key` in the dict or the options."""
+        return dict(self.values + self.options).get(key, default)
+
+    def show(self) -> str:
+        """`BLOCK_M=64 BLOCK_N=64 num_warps=4`, in source order."""
+        return " ".join(f"{key}={value}" for key, value in self.values + self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One literal (or expression) that a site sets.
+
+    Offsets count characters of the decoded text. `live` is False where another value replaces
+    this one on every path. `value` is None where `text` is not a literal that folds.
+    """
+
+    name: str
+    start: int
+    end: int
+    line: int
+    end_line: int
+    text: str
+    value: Scalar | None = None
+    editable: bool = True
+    reason: str = ""
+    live: bool = True
+    arrivals: tuple[Arrival, ...] = (Arrival(),)
+    entry: Entry | None = None
+    # The statement or expression that LibCST is handed: (start, end, grammar entry).
+    segment: tuple[int, int, Literal["statement", "expression", "block"]] = (0, 0, "statement")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A tuning site in one file. `satisfied` says why nothing is left to do, `problem` why nothing can be done."""
+
+    site: str
+    scope: str
+    line: int
+    end_line: int
+    form: str
+    slots: tuple[Slot, ...] = ()
+    problem: str = ""
+    satisfied: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of one slot. `op` says what LibCST does with it; `payload` is what it needs for that."""
+
+    slot: int
+    start: int
+    end: int
+    op: Literal["replace", "remove", "entries"]
+    new: str
+    segment: tuple[int, int, Literal["statement", "expression", "block"]]
+    payload: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GuardResult:
+    """A guard, whether it holds, and the place that shows it."""
+
+    guard: str
+    holds: bool
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """What becomes of one slot. `new` equals `old` where nothing changes; `note` says why."""
+
+    name: str
+    line: int
+    old: str
+    new: str
+    note: str = ""
+    derived: Derived | None = None
+    end_line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReport:
+    """One row of a report: exactly one state, always."""
+
+    site: str
+    state: State
+    file: str = ""
+    scope: str = ""
+    line: int = 0
+    end_line: int = 0
+    form: str = ""
+    reason: str = ""
+    rule: str = ""
+    code: int = 0
+    slots: tuple[SlotReport, ...] = ()
+    guards: tuple[GuardResult, ...] = ()
+    candidates: tuple[str, ...] = ()

@@ -1,0 +1,181 @@
+"""Reports for machines: JSON (`muhmod/report/1`, `muhmod/sites/1`, `muhmod/derive/1`) and GitHub annotations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from muhmod.model import Derived, Fact, Found, SiteReport, SlotReport
+from muhmod.tree import Tree
+
+REPORT_SCHEMA = "muhmod/report/1"
+SITES_SCHEMA = "muhmod/sites/1"
+DERIVE_SCHEMA = "muhmod/derive/1"
+
+
+def report(
+    command: str, rules: str, tree: str, rows: Iterable[SiteReport], code: int, reasons: Sequence[str]
+) -> dict[str, Any]:
+    """The JSON report of one tree."""
+    return {
+        "schema": REPORT_SCHEMA,
+        "command": command,
+        "rules": rules,
+        "tree": tree,
+        "exit": {"code": code, "reasons": list(reasons)},
+        "sites": [_site(row) for row in rows],
+    }
+
+
+def sites(tree: str, found: Iterable[Found], code: int, reasons: Sequence[str]) -> dict[str, Any]:
+    """The JSON of `muhmod sites`: each slot's present text in `value`."""
+    return {
+        "schema": SITES_SCHEMA,
+        "command": "sites",
+        "tree": tree,
+        "exit": {"code": code, "reasons": list(reasons)},
+        "sites": [_found(row) for row in found],
+    }
+
+
+def derived(rules: str, values: Iterable[tuple[str, str, str, Derived]]) -> dict[str, Any]:
+    """The JSON of `muhmod derive`: rows of (site, slot, case, value with its reasons)."""
+    return {
+        "schema": DERIVE_SCHEMA,
+        "command": "derive",
+        "rules": rules,
+        "values": [
+            {"site": site, "slot": slot, "case": case, "value": value.value, **_reasons(value)}
+            for site, slot, case, value in values
+        ],
+    }
+
+
+def dump(data: Any) -> str:
+    """Indented JSON."""
+    return json.dumps(data, indent=1, ensure_ascii=False)
+
+
+def _site(row: SiteReport) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "site": row.site,
+        "file": row.file,
+        "scope": row.scope,
+        "line": row.line,
+        "end_line": row.end_line,
+        "form": row.form,
+        "state": row.state,
+        "slots": [_slot(slot) for slot in row.slots],
+        "guards": [
+            {"guard": g.guard, "holds": g.holds, "evidence": g.evidence} for g in row.guards
+        ],
+    }
+    if row.rule != row.site:
+        out["rule"] = row.rule
+    if row.reason:
+        out["reason"] = row.reason
+    if row.candidates:
+        out["candidates"] = list(row.candidates)
+    return out
+
+
+def _slot(slot: SlotReport) -> dict[str, Any]:
+    out: dict[str, Any] = {"name": slot.name, "line": slot.line, "old": slot.old, "new": slot.new}
+    if slot.note:
+        out["note"] = slot.note
+    if slot.derived is not None:
+        out |= _reasons(slot.derived)
+    return out
+
+
+def _reasons(value: Derived) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "kind": value.kind,
+        "derivation": list(value.steps),
+        "facts": [_fact(fact) for fact in value.facts],
+    }
+    if value.warnings:
+        out["warnings"] = list(value.warnings)
+    return out
+
+
+def _fact(fact: Fact) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "name": fact.name,
+        "value": fact.value,
+        "unit": fact.unit,
+        "status": fact.status,
+        "source": fact.source,
+    }
+    if fact.rivals:
+        out["rivals"] = [
+            {"value": r.value, "status": r.status, "source": r.source} for r in fact.rivals
+        ]
+    if fact.chosen:
+        out["chosen"] = fact.chosen
+    return out
+
+
+def _found(found: Found) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "site": found.site,
+        "file": found.file,
+        "scope": found.scope,
+        "line": found.line,
+        "end_line": found.end_line,
+        "form": found.form,
+        "slots": [
+            {"name": s.name, "line": s.line, "value": _value(s.text, s.entry), **_flags(s)}
+            for s in found.slots
+        ],
+    }
+    if found.problem:
+        out |= {"state": "unrewritable", "reason": found.problem}
+    return out
+
+
+def _value(text: str, entry: Any) -> str:
+    return (entry.show() if entry is not None else "") or " ".join(text.split())
+
+
+def _flags(slot: Any) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    if not slot.live:
+        out["note"] = "overwritten on every path"
+    elif slot.reason:
+        out["note"] = slot.reason
+    return out
+
+
+# GitHub annotations ---------------------------------------------------------------------------
+
+_LEVELS = {"pending": "warning", "applied": "notice", "held": "notice"}
+
+
+def github(of: Tree, rows: Iterable[SiteReport], *, everything: bool = False) -> list[str]:
+    """One workflow command for each row that a reviewer should see, paths from the repository's root."""
+    lines = []
+    for row in rows:
+        level = "error" if row.code else _LEVELS.get(row.state)
+        if level is None:
+            if not everything:
+                continue
+            level = "notice"
+        place = f"file={_property(of.shown(row.file))},line={max(row.line, 1)}," if row.file else ""
+        changes = "; ".join(
+            f"{s.name}: {s.old or 'nothing'} -> {s.new or 'removed'}"
+            for s in row.slots
+            if s.old != s.new
+        )
+        text = ": ".join(filter(None, (row.state, row.reason, changes)))
+        lines.append(f"::{level} {place}title={_property('muhmod ' + row.site)}::{_data(text)}")
+    return lines
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,307 @@
+"""One file's edits in, its new text out: the only module that knows LibCST.
+
+`ast` has chosen the statement; LibCST parses that statement alone, a transformer changes the one
+node that stands at the slot's place, and the statement's new code is spliced back. Everything
+outside it is not touched, so it comes back byte for byte. Where LibCST and `ast` see different
+nodes at that place, the edit is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, cast
+
+import libcst as cst
+from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
+
+from muhmod.errors import FileError, RefusedError
+from muhmod.model import Edit, Entry, Scalar
+
+Grammar = Literal["statement", "expression", "block"]
+
+
+class Splice(NamedTuple):
+    """Put `new` in the place of the chars from start to end."""
+
+    edit: Edit
+    start: int
+    end: int
+    new: str
+
+
+def rewrite(text: str, edits: list[Edit]) -> list[Splice]:
+    """What to put where so that all edits are made, in text order. Edits of one segment go together.
+
+    Raises RefusedError where edits overlap or a node is not where it was found, and FileError
+    where LibCST does not give a segment's own text back.
+    """
+    splices: list[Splice] = []
+    segments: dict[tuple[int, int, Grammar], list[Edit]] = {}
+    for edit in edits:
+        if edit.op == "remove":
+            start, end = remove_statement(text, edit.segment[0], edit.segment[1])
+            splices.append(Splice(edit, start, end, ""))
+        else:
+            segments.setdefault(edit.segment, []).append(edit)
+    for (start, end, grammar), group in segments.items():
+        splices += _segment(text[start:end], start, grammar, group)
+    splices.sort(key=lambda s: s.start)
+    for a, b in zip(splices, splices[1:], strict=False):
+        if b.start < a.end:
+            raise RefusedError("two edits overlap")
+    return splices
+
+
+def spliced(text: str, splices: list[Splice]) -> str:
+    """The text with all splices made."""
+    for splice in reversed(splices):
+        text = text[: splice.start] + splice.new + text[splice.end :]
+    return text
+
+
+def _segment(code: str, start: int, grammar: Grammar, edits: list[Edit]) -> list[Splice]:
+    """LibCST makes the edits; what it gives must be the segment with just those nodes changed."""
+    frame = _Frame(code, grammar)
+    splices = []
+    for edit in sorted(edits, key=lambda e: -e.start):
+        new = frame.apply(edit, edit.start - start, edit.end - start)
+        splices.insert(0, Splice(edit, edit.start, edit.end, new))
+    shifted = [s._replace(start=s.start - start, end=s.end - start) for s in splices]
+    if spliced(code, shifted) != frame.code():
+        raise FileError("LibCST changed more of the statement than the value")
+    return splices
+
+
+class _Frame:
+    """A segment as a LibCST module, with what had to be put around it to parse alone."""
+
+    def __init__(self, code: str, grammar: Grammar) -> None:
+        # A statement inside a block may continue on lines of any indentation, so it stands alone;
+        # an expression may span lines only within brackets.
+        self.prefix, self.suffix = ("(", ")") if grammar == "expression" else ("", "")
+        source = self.prefix + code + self.suffix
+        try:
+            self.module = cst.parse_module(source)
+        except cst.ParserSyntaxError as error:
+            raise FileError(f"LibCST does not parse the statement: {error.message}") from None
+        if self.module.code != source:
+            raise FileError("LibCST does not give the statement back byte for byte")
+
+    def apply(self, edit: Edit, start: int, end: int) -> str:
+        """Change the node at these char offsets of the segment; gives the new node's code."""
+        shift = len(self.prefix)
+        node = self._node_at(start + shift, end + shift)
+        match edit.op:
+            case "replace":
+                new: cst.CSTNode = _literal(edit.new, node)
+            case "entries":
+                new = _entries(node, edit, self.module.default_newline)
+            case "remove":
+                raise AssertionError("a removal is spliced, not transformed")
+        self.module = self.module.visit(_Replace(node, new))
+        bare = new.with_changes(lpar=(), rpar=()) if isinstance(new, cst.BaseExpression) else new
+        return self.module.code_for_node(bare)
+
+    def code(self) -> str:
+        """The segment's new code."""
+        code = self.module.code
+        return code[len(self.prefix) : len(code) - len(self.suffix)]
+
+    def _node_at(self, start: int, end: int) -> cst.BaseExpression:
+        code = self.module.code
+        first = len(code[:start].encode())
+        length = len(code[start:end].encode())
+        wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
+        spans = wrapper.resolve(ByteSpanPositionProvider)
+        for node, span in spans.items():
+            if span.start == first and span.length == length and isinstance(node, cst.BaseExpression):
+                return node
+        raise RefusedError(f"LibCST and ast disagree about {code[start:end]!r}")
+
+
+class _Replace(cst.CSTTransformer):
+    """Puts `new` in the place of the one node `old`."""
+
+    def __init__(self, old: cst.CSTNode, new: cst.CSTNode) -> None:
+        super().__init__()
+        self.old, self.new = old, new
+
+    def on_leave(  # type: ignore[override]
+        self, original_node: cst.CSTNode, updated_node: cst.CSTNode
+    ) -> cst.CSTNode:
+        return self.new if original_node is self.old else updated_node
+
+
+def _literal(code: str, old: cst.BaseExpression) -> cst.BaseExpression:
+    """The new expression, in the old one's parentheses."""
+    return cst.parse_expression(code).with_changes(lpar=old.lpar, rpar=old.rpar)
+
+
+def remove_statement(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span to cut so that the statement at (start, end) goes and nothing else does.
+
+    Its whole lines where it stands alone on them; its part where `;` joins it to others. A
+    comment behind it stays, on a line of its own. Raises RefusedError.
+    """
+    line_start = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
+    before = text[line_start:start].rstrip()
+    rest = text[end:].splitlines()[0] if text[end : end + 1] not in ("", "\n", "\r") else ""
+    after = rest.lstrip()
+    if before:
+        if not before.endswith(";"):
+            raise RefusedError("the statement shares its line with the head of its block")
+        return line_start + len(before.rstrip("; \t")), end
+    if after.startswith(";") and after[1:].strip() and not after[1:].lstrip().startswith("#"):
+        return start, end + len(rest) - len(after[1:].lstrip())
+    comment = after.lstrip("; \t")
+    if comment:
+        return start, end + len(rest) - len(comment)
+    cut = end + len(rest)
+    newline = 2 if text.startswith("\r\n", cut) else min(1, len(text) - cut)
+    return line_start, cut + newline
+
+
+# Autotune lists -------------------------------------------------------------------------------
+
+
+def _entries(node: cst.BaseExpression, edit: Edit, newline: str) -> cst.BaseExpression:
+    """The list with entries dropped and added. Comments between entries all stay."""
+    if not isinstance(node, cst.List):
+        raise RefusedError("LibCST and ast disagree about the list")
+    keep, added = cast("tuple[tuple[bool, ...], tuple[Entry, ...]]", edit.payload)
+    elements = list(node.elements)
+    leads = [node.lbracket.whitespace_after, *(_gap(e) for e in elements[:-1])]
+    plain = _plain_gap(leads, newline)
+    closing = node.rbracket.whitespace_before
+    trailing_comma = bool(elements) and isinstance(elements[-1].comma, cst.Comma)
+    last_gap = _gap(elements[-1]) if trailing_comma else None
+
+    rows: list[tuple[cst.BaseParenthesizableWhitespace, cst.BaseExpression]] = []
+    carried: list[cst.BaseParenthesizableWhitespace] = []
+    template = _template(elements, keep)
+    for element, lead, kept in zip(elements, leads, keep, strict=True):
+        if kept:
+            rows.append((_with_comments(lead, carried, newline), element.value))
+            carried = []
+        else:
+            carried.append(lead)
+    new = [_clone(template, entry) for entry in added]
+    for value in new:
+        lead = plain if rows or not elements else leads[0]
+        rows.append((_with_comments(lead, carried, newline), value))
+        carried = []
+    if not rows:
+        raise RefusedError("no entry would be left in the list")
+    end_gap = last_gap if last_gap is not None else closing
+    end_gap = _with_comments(end_gap, carried, newline) if carried else end_gap
+    return _rebuilt(node, rows, end_gap, trailing_comma)
+
+
+def _rebuilt(
+    node: cst.List,
+    rows: list[tuple[cst.BaseParenthesizableWhitespace, cst.BaseExpression]],
+    end_gap: cst.BaseParenthesizableWhitespace,
+    trailing_comma: bool,
+) -> cst.List:
+    elements = []
+    for index, (_, value) in enumerate(rows):
+        last = index + 1 == len(rows)
+        after = end_gap if last else rows[index + 1][0]
+        comma: cst.Comma | cst.MaybeSentinel = cst.Comma(whitespace_after=after)
+        if last and not trailing_comma:
+            comma = cst.MaybeSentinel.DEFAULT
+        elements.append(cst.Element(value, comma=comma))
+    rbracket = node.rbracket
+    if not trailing_comma:
+        rbracket = rbracket.with_changes(whitespace_before=end_gap)
+    lbracket = node.lbracket.with_changes(whitespace_after=rows[0][0])
+    return node.with_changes(elements=elements, lbracket=lbracket, rbracket=rbracket)
+
+
+def _gap(element: cst.BaseElement) -> cst.BaseParenthesizableWhitespace:
+    """The white space behind an element's comma."""
+    comma = element.comma
+    return comma.whitespace_after if isinstance(comma, cst.Comma) else cst.SimpleWhitespace("")
+
+
+def _plain_gap(
+    leads: list[cst.BaseParenthesizableWhitespace], newline: str
+) -> cst.BaseParenthesizableWhitespace:
+    """The gap between entries, without comments: as the list's own."""
+    for lead in leads[1:] + leads[:1]:
+        if isinstance(lead, cst.ParenthesizedWhitespace):
+            first = cst.TrailingWhitespace(newline=lead.first_line.newline)
+            return lead.with_changes(first_line=first, empty_lines=[])
+    return cst.SimpleWhitespace(" ")
+
+
+def _with_comments(
+    lead: cst.BaseParenthesizableWhitespace,
+    carried: list[cst.BaseParenthesizableWhitespace],
+    newline: str,
+) -> cst.BaseParenthesizableWhitespace:
+    """`lead`, with the comments of the gaps of dropped entries put before its own."""
+    lines = [line for gap in carried for line in _comment_lines(gap)]
+    if not lines or not isinstance(lead, cst.ParenthesizedWhitespace):
+        return lead
+    own = [
+        cst.EmptyLine(indent=lead.indent, whitespace=lead.last_line, comment=lead.first_line.comment)
+    ] if lead.first_line.comment else []  # fmt: skip
+    first = cst.TrailingWhitespace(newline=lead.first_line.newline)
+    return lead.with_changes(first_line=first, empty_lines=[*lines, *own, *lead.empty_lines])
+
+
+def _comment_lines(gap: cst.BaseParenthesizableWhitespace) -> list[cst.EmptyLine]:
+    if not isinstance(gap, cst.ParenthesizedWhitespace):
+        return []
+    lines = [line for line in gap.empty_lines if line.comment is not None]
+    if gap.first_line.comment is not None:
+        head = cst.EmptyLine(
+            indent=gap.indent, whitespace=gap.last_line, comment=gap.first_line.comment
+        )
+        lines.insert(0, head)
+    return lines
+
+
+def _template(elements: list[cst.BaseElement], keep: tuple[bool, ...]) -> cst.BaseExpression:
+    """The entry whose spelling new ones follow: a kept one where there is one."""
+    for element, kept in zip(elements, keep, strict=True):
+        if kept:
+            return element.value
+    if not elements:
+        raise RefusedError("the list is empty: there is no entry whose spelling could be followed")
+    return elements[0].value
+
+
+def _clone(template: cst.BaseExpression, entry: Entry) -> cst.BaseExpression:
+    """A `triton.Config(…)` spelled like the template, with the entry's values.
+
+    Keys that the template lacks are left out; keys that the entry lacks keep their value.
+    """
+    clone = template.deep_clone()
+    wanted = dict(entry.values + entry.options)
+    return cast("cst.BaseExpression", clone.visit(_Values(wanted)))
+
+
+class _Values(cst.CSTTransformer):
+    """Sets the literals of a `triton.Config` by key."""
+
+    def __init__(self, wanted: dict[str, Scalar]) -> None:
+        super().__init__()
+        self.wanted = wanted
+
+    def leave_DictElement(
+        self, original_node: cst.DictElement, updated_node: cst.DictElement
+    ) -> cst.DictElement:
+        key = original_node.key
+        if isinstance(key, cst.SimpleString):
+            return self._set(str(key.evaluated_value), updated_node)
+        return updated_node
+
+    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
+        keyword = original_node.keyword
+        return self._set(keyword.value, updated_node) if keyword else updated_node
+
+    def _set(self, key: str, node: cst.CSTNodeT) -> cst.CSTNodeT:
+        if key not in self.wanted:
+            return node
+        return node.with_changes(value=cst.parse_expression(repr(self.wanted[key])))

@@ -1,0 +1,449 @@
+"""Rule packs, hardware and model facts: the only module that reads TOML.
+
+Every key is checked, every number converted to its fact's unit and held against a sane range; an
+error names the file, the line and the key.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from muhmod.derive.work import Facts
+from muhmod.errors import UsageError, nearest
+from muhmod.model import Candidate, Scalar, Status
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+RULES_SCHEMA = "muhmod/rules/1"
+
+# Fact: (unit, least, most) for numbers; (unit, allowed values) for words; ("bool",) for flags.
+QUANTITIES: dict[str, tuple[Any, ...]] = {
+    "platform": ("platform", ("cuda", "rocm", "cpu", "xpu", "hpu", "tpu")),
+    "compute_capability": ("major*10+minor", 10, 200),
+    "warp_size": ("threads", 8, 128),
+    "sm_count": ("multiprocessors", 1, 1024),
+    "smem_per_block": ("bytes", 1024, 2**22),
+    "smem_per_sm": ("bytes", 1024, 2**22),
+    "memory_bandwidth": ("GB/s", 1, 100_000),
+    "memory_latency": ("ns", 1, 100_000),
+    "registers_per_sm": ("32-bit registers", 1024, 2**22),
+    "max_registers_per_thread": ("32-bit registers", 16, 1024),
+    "max_threads_per_block": ("threads", 32, 4096),
+    "max_threads_per_sm": ("threads", 32, 8192),
+    "max_blocks_per_sm": ("blocks", 1, 256),
+    "l2_cache": ("bytes", 1024, 2**34),
+    "peak_fp16": ("TFLOP/s", 0.1, 100_000),
+    "kernel_launch": ("us", 0.01, 10_000),
+    "async_copy": ("bool",),
+    "device_memory": ("bytes", 2**20, 2**50),
+    "paged_attention_partition": ("tokens", 16, 65536),
+    "head_dim": ("elements", 1, 4096),
+    "num_query_heads": ("heads", 1, 4096),
+    "num_kv_heads": ("heads", 1, 4096),
+    "num_experts": ("experts", 1, 65536),
+    "experts_per_token": ("experts", 1, 1024),
+    "hidden_size": ("elements", 1, 2**20),
+    "moe_intermediate_size": ("elements", 1, 2**20),
+    "tensor_parallel": ("devices", 1, 1024),
+    "dtype": ("dtype", ("float16", "bfloat16", "float32", "float8")),
+    "max_num_batched_tokens": ("tokens", 1, 2**24),
+    "max_model_len": ("tokens", 1, 2**30),
+}
+_BYTES = {"bytes": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_UNITS: dict[str, dict[str, float]] = {
+    "bytes": _BYTES,
+    "GB/s": {"GB/s": 1, "MB/s": 1e-3, "TB/s": 1e3},
+    "ns": {"ns": 1, "us": 1e3, "ms": 1e6},
+    "us": {"us": 1, "ns": 1e-3, "ms": 1e3},
+    "TFLOP/s": {"TFLOP/s": 1, "GFLOP/s": 1e-3, "PFLOP/s": 1e3},
+}
+_QUANTITY = re.compile(r"\s*([+-]?[\d_]+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
+_STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
+_PACK_KEYS = {"schema", "title", "hardware", "model", "packages", "modules", "choose", "sites"}
+_SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
+              "when_absent", "expect"}  # fmt: skip
+_SLOT_KEYS = {"derive", "value", "reason"}
+_GUARD_KEYS = {"implemented": {"guard", "symbol"}}
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRule:
+    """What sets a slot: a derivation by name, or a literal of the pack's with its reason."""
+
+    derive: str
+    value: Scalar | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRule:
+    """A condition on the tree, of the closed set that `guards` knows."""
+
+    guard: str
+    symbol: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One site rule: which site, bound to which scope, what its slots become."""
+
+    name: str
+    site: str
+    scope: str
+    slots: Mapping[str, SlotRule] = field(default_factory=dict)
+    beside: str = ""
+    remove: bool = False
+    guards: tuple[GuardRule, ...] = ()
+    when_guard_false: str = "error"
+    when_absent: str = "error"
+    expect: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A rule pack with its facts."""
+
+    name: str
+    title: str
+    path: str
+    hardware: str
+    model: str
+    packages: tuple[str, ...]
+    modules: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    facts: Facts
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """A TOML file with the means to point into it."""
+
+    path: Path
+    text: str
+    data: dict[str, Any]
+
+    def fail(self, message: str, *keys: str, hint: str = "") -> UsageError:
+        """An error at the line of the dotted key, as far as the text tells."""
+        line = _line_of(self.text, keys)
+        where = f"{self.path.name}:{line}" if line else self.path.name
+        key = f" [{'.'.join(keys)}]" if keys else ""
+        return UsageError(f"{where}:{key} {message}", hint)
+
+    def check(self, table: object, allowed: Iterable[str], *keys: str) -> dict[str, Any]:
+        """The table, if it is one and holds only allowed keys."""
+        if not isinstance(table, dict):
+            raise self.fail("is no table", *keys)
+        for key in table:
+            if key not in set(allowed):
+                raise self.fail(f"unknown key {key!r}{nearest(key, allowed)}", *keys, key)
+        return table
+
+
+def builtin(kind: str) -> dict[str, Path]:
+    """The packs (`""`), `hardware` or `models` that ship with muhmod, by name."""
+    folder = Path(_rules_folder()) / kind
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load(
+    name: str,
+    *,
+    hardware: str = "",
+    model: str = "",
+    settings: Iterable[str] = (),
+) -> Pack:
+    """The pack of that name or path, with its facts.
+
+    `hardware` and `model` (names or paths) replace the pack's; `settings` are `fact=value` words.
+    Raises UsageError.
+    """
+    document = _read(_locate(name, "", "rule pack"))
+    data = document.check(document.data, _PACK_KEYS)
+    if data.get("schema") != RULES_SCHEMA:
+        raise document.fail(f"schema must be {RULES_SCHEMA!r}", "schema")
+    base = document.path.parent
+    hardware = hardware or _text(document, data, "hardware")
+    model = model or _text(document, data, "model")
+    units: dict[str, str] = {}
+    claims: dict[str, tuple[Candidate, ...]] = {}
+    for word, kind in ((hardware, "hardware"), (model, "models")):
+        claims.update(_facts(_read(_locate(word, kind, kind.rstrip("s"), base))))
+    claims.update(_settings(settings))
+    units = {key: QUANTITIES[key][0] for key in claims}
+    choices = _choices(document, claims)
+    return Pack(
+        name=document.path.stem,
+        title=str(data.get("title", "")),
+        path=str(document.path),
+        hardware=Path(hardware).stem,
+        model=Path(model).stem,
+        packages=tuple(_words(document, data, "packages")) or ("vllm",),
+        modules=tuple(_words(document, data, "modules")),
+        rules=tuple(_rule(document, key, table) for key, table in data.get("sites", {}).items()),
+        facts=Facts(units, claims, choices),
+        digest=_digest(document.text),
+    )
+
+
+def load_facts(name: str, kind: str) -> dict[str, tuple[Candidate, ...]]:
+    """The claims of one `hardware` or `models` file, by fact."""
+    return _facts(_read(_locate(name, kind, kind.rstrip("s"))))
+
+
+def config(path: Path) -> dict[str, Any]:
+    """The `[tool.muhmod]` table of a pyproject.toml, or all of a muhmod.toml; unknown keys are errors."""
+    document = _read(path)
+    table: Any = document.data
+    if path.name == "pyproject.toml":
+        table = table.get("tool", {}).get("muhmod", {})
+    allowed = {"rules", "tree", "select", "ignore", "output-format", "lock", "allow-dirty", "jobs",
+               "color", "hardware", "model", "set"}  # fmt: skip
+    return document.check(table, allowed)
+
+
+def convert(fact: str, value: object, unit: str = "") -> Scalar:
+    """A value in the fact's own unit, checked against its range. Raises ValueError with the reason."""
+    if fact not in QUANTITIES:
+        raise ValueError(f"unknown fact {fact!r}{nearest(fact, QUANTITIES)}")
+    own, *bounds = QUANTITIES[fact]
+    if own == "bool":
+        return _flag(value)
+    if bounds and isinstance(bounds[0], tuple):
+        if value not in bounds[0]:
+            raise ValueError(f"{value!r} is none of {', '.join(bounds[0])}")
+        return str(value)
+    number, unit = _number(value, unit)
+    scale = _scale(own, unit)
+    result = number * scale
+    if own != "GB/s" and float(result).is_integer():
+        result = int(result)
+    low, high = bounds
+    if not low <= result <= high:
+        raise ValueError(f"{result:g} {own} is out of range ({low:,} to {high:,})")
+    if own not in ("GB/s", "TFLOP/s", "ns", "us") and not isinstance(result, int):
+        raise ValueError(f"{result} {own} is no whole number")
+    return result
+
+
+def _number(value: object, unit: str) -> tuple[float | int, str]:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{value!r} is no number")
+    if isinstance(value, str):
+        match = _QUANTITY.fullmatch(value)
+        if match is None:
+            raise ValueError(f"{value!r} is no number")
+        digits = match[1].replace("_", "")
+        number = float(digits) if any(c in digits for c in ".eE") else int(digits)
+        return number, match[2] or unit
+    if value != value or value in (float("inf"), float("-inf")):
+        raise ValueError(f"{value!r} is no number")
+    return value, unit
+
+
+def _scale(own: str, unit: str) -> float:
+    known = _UNITS.get(own, {own: 1})
+    if not unit or unit == own:
+        return 1
+    if unit not in known:
+        raise ValueError(f"unit {unit!r} is wrong: it is stated in {own}{nearest(unit, known)}")
+    return known[unit]
+
+
+def _flag(value: object) -> bool:
+    words = {"true": True, "false": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+def _read(path: Path) -> _Document:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        text = raw.decode()
+        return _Document(path, text, tomllib.loads(text))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path.name}: not UTF-8 at byte {error.start}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path.name}: broken TOML: {error}") from None
+
+
+def _locate(name: str, kind: str, what: str, base: Path | None = None) -> Path:
+    """A shipped name, or a path (looked up beside the pack too)."""
+    if name.endswith(".toml") or "/" in name:
+        for path in (Path(name), (base or Path()) / name):
+            if path.is_file():
+                return path
+        raise UsageError(f"no {what} file at {name}")
+    known = builtin(kind)
+    beside = (base / kind / f"{name}.toml") if base else None
+    if beside and beside.is_file():
+        return beside
+    if name not in known:
+        raise UsageError(
+            f"unknown {what} {name!r}{nearest(name, known)}",
+            "`muhmod rules` lists what ships; a file of your own is given as a path, ./my.toml",
+        )
+    return known[name]
+
+
+def _rules_folder() -> str:
+    import muhmod.rules
+
+    return str(next(iter(muhmod.rules.__path__)))
+
+
+def _facts(document: _Document) -> dict[str, tuple[Candidate, ...]]:
+    return {name: _claims(document, name, table) for name, table in document.data.items()}
+
+
+def _claims(document: _Document, name: str, table: object) -> tuple[Candidate, ...]:
+    if name not in QUANTITIES:
+        raise document.fail(f"unknown fact{nearest(name, QUANTITIES)}", name)
+    table = document.check(table, ("unit", "candidates", "value", "status", "source"), name)
+    rows = table.get("candidates", [{k: v for k, v in table.items() if k != "unit"}])
+    if not isinstance(rows, list) or not rows:
+        raise document.fail("candidates must be a list of {value, status, source}", name)
+    unit = str(table.get("unit", ""))
+    return tuple(_candidate(document, name, unit, row) for row in rows)
+
+
+def _candidate(document: _Document, name: str, unit: str, row: object) -> Candidate:
+    row = document.check(row, ("value", "status", "source", "unit"), name)
+    for key in ("value", "status", "source"):
+        if key not in row:
+            raise document.fail(f"a candidate lacks {key!r}", name)
+    if row["status"] not in _STATUSES:
+        word = str(row["status"])
+        raise document.fail(f"status {word!r} is unknown{nearest(word, _STATUSES)}", name)
+    try:
+        value = convert(name, row["value"], str(row.get("unit", unit)))
+    except ValueError as error:
+        raise document.fail(str(error), name) from None
+    return Candidate(value, row["status"], str(row["source"]))
+
+
+def _settings(words: Iterable[str]) -> dict[str, tuple[Candidate, ...]]:
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not value:
+            raise UsageError(f"--set {word}: write FACT=VALUE, e.g. --set smem_per_block=32KiB")
+        try:
+            found[name] = (Candidate(convert(name, value), "set", "given by --set"),)
+        except ValueError as error:
+            raise UsageError(f"--set {word}: {error}") from None
+    return found
+
+
+def _choices(
+    document: _Document, claims: Mapping[str, tuple[Candidate, ...]]
+) -> dict[str, tuple[Scalar, str]]:
+    found: dict[str, tuple[Scalar, str]] = {}
+    for name, table in document.check(document.data.get("choose", {}), QUANTITIES, "choose").items():
+        table = document.check(table, ("value", "reason"), "choose", name)
+        if not str(table.get("reason", "")).strip():
+            raise document.fail("a choice needs a reason", "choose", name)
+        try:
+            value = convert(name, table.get("value"))
+        except ValueError as error:
+            raise document.fail(str(error), "choose", name) from None
+        if name in claims and all(c.status != "set" for c in claims[name]):
+            found[name] = (value, str(table["reason"]))
+    return found
+
+
+def _rule(document: _Document, name: str, table: object) -> Rule:
+    keys = ("sites", name)
+    table = document.check(table, _SITE_KEYS, *keys)
+    rule = Rule(name=name, site=str(table.get("site", name)), scope=str(table.get("scope", "")))
+    if not rule.scope:
+        raise document.fail("scope is missing: the class and function that hold the site", *keys)
+    for key, allowed in (("when_guard_false", ("hold", "error")), ("when_absent", ("ok", "error"))):
+        if table.get(key, "error") not in allowed:
+            raise document.fail(f"{key} must be one of {', '.join(allowed)}", *keys, key)
+    expect = table.get("expect", 1)
+    if not isinstance(expect, int) or expect < 1:
+        raise document.fail("expect must be a whole number from 1", *keys, "expect")
+    slots = document.check(table.get("slots", {}), table.get("slots", {}), *keys, "slots")
+    return replace(
+        rule,
+        slots={slot: _slot(document, (*keys, "slots", slot), row) for slot, row in slots.items()},
+        beside=str(table.get("beside", "")),
+        remove=table.get("remove", False) is True,
+        guards=tuple(_guard(document, keys, row) for row in table.get("guards", [])),
+        when_guard_false=table.get("when_guard_false", "error"),
+        when_absent=table.get("when_absent", "error"),
+        expect=expect,
+    )
+
+
+def _slot(document: _Document, keys: tuple[str, ...], row: object) -> SlotRule:
+    row = document.check(row, _SLOT_KEYS, *keys)
+    if "derive" not in row:
+        raise document.fail("derive is missing: the derivation that gives or checks the value", *keys)
+    value = row.get("value")
+    if "value" in row:
+        if not isinstance(value, (bool, int, float, str)):
+            raise document.fail("value must be a number, a word or a flag", *keys)
+        if not str(row.get("reason", "")).strip():
+            raise document.fail("a literal value needs a reason", *keys)
+    return SlotRule(str(row["derive"]), value, str(row.get("reason", "")))
+
+
+def _guard(document: _Document, keys: tuple[str, ...], row: object) -> GuardRule:
+    table = document.check(row, {"guard", "symbol"}, *keys, "guards")
+    word = str(table.get("guard", ""))
+    if word not in _GUARD_KEYS:
+        raise document.fail(f"unknown guard {word!r}{nearest(word, _GUARD_KEYS)}", *keys, "guards")
+    if not table.get("symbol"):
+        raise document.fail("the guard lacks its symbol", *keys, "guards")
+    return GuardRule(word, str(table["symbol"]))
+
+
+def _text(document: _Document, data: dict[str, Any], key: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str) or not value:
+        raise document.fail(f"{key} is missing", key)
+    return value
+
+
+def _words(document: _Document, data: dict[str, Any], key: str) -> list[str]:
+    value = data.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise document.fail(f"{key} must be a list of words", key)
+    return value
+
+
+def _digest(text: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _line_of(text: str, keys: tuple[str, ...]) -> int:
+    """The line of a dotted key: the deepest of its parts that the text spells out."""
+    best, table, depth = 0, "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        head = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line)
+        key = re.match(r"\s*\"?([\w\-]+)\"?\s*=", line)
+        if head:
+            table = head[1].replace('"', "")
+        path = table if head else ".".join(filter(None, (table, key[1] if key else "")))
+        parts = path.split(".") if head or key else []
+        if parts and tuple(parts) == keys[: len(parts)] and len(parts) > depth:
+            best, depth = number, len(parts)
+    return best

@@ -1,0 +1,206 @@
+"""What a person reads: tables, derivations, coloured diffs. The only module that knows rich."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from muhmod.model import Candidate, Derived, Fact, Found, SiteReport, SlotReport
+
+_WIDTH = 118
+_STYLES = {
+    "applied": "green", "already": "green", "pending": "yellow", "held": "cyan",
+    "satisfied-upstream": "green", "skipped": "dim", "absent": "dim",
+}  # fmt: skip
+# Of a long list of entries, how many the table shows.
+_MOST_SHOWN = 4
+
+
+def console(color: str = "auto", *, to: object = None) -> Console:
+    """A console on stdout; off a terminal its width is fixed, so that output is the same anywhere."""
+    terminal = sys.stdout.isatty()
+    return Console(
+        file=to,  # type: ignore[arg-type]
+        width=None if terminal else _WIDTH,
+        force_terminal={"always": True, "never": False}.get(color),
+        no_color=True if color == "never" else None,
+        highlight=False,
+        soft_wrap=False,
+    )
+
+
+def table(out: Console, rows: Iterable[SiteReport]) -> None:
+    """One row a site: where, in which state, which values."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False)
+    for name, options in (("site", {"no_wrap": True}), ("place", {"overflow": "fold"}),
+                          ("state", {"no_wrap": True}), ("values and why", {"overflow": "fold"})):  # fmt: skip
+        grid.add_column(name, **options)  # type: ignore[arg-type]
+    for row in rows:
+        place = f"{row.file}:{row.line}" if row.file else "-"
+        state = Text(row.state, style="bold red" if row.code else _STYLES.get(row.state, ""))
+        label = row.site if row.rule in ("", row.site) else f"{row.rule} ({row.site})"
+        grid.add_row(label, Text(place), state, Text("\n".join(_values(row))))
+    out.print(grid)
+
+
+def _values(row: SiteReport) -> list[str]:
+    lines = [row.reason] if row.reason else []
+    changed = [slot for slot in row.slots if slot.old != slot.new]
+    if any(slot.name.startswith("configs") for slot in row.slots):
+        lines += _list_values(row)
+    elif row.state != "skipped":
+        lines += [f"{s.name} {s.old} -> {s.new or 'removed'}{_why(s)}" for s in changed]
+        same = [s for s in row.slots if s.old == s.new and s.derived is not None]
+        lines += [f"{s.name} {s.old}{_why(s)}" for s in same]
+        over = [s for s in row.slots if s.note.startswith("overwritten")]
+        if over:
+            names = ", ".join(f"{s.name} {s.old}" for s in over)
+            lines.append(f"overwritten on every path, left: {names}")
+    lines += [f"guard: {g.guard}: {'yes' if g.holds else 'no'} ({g.evidence})"
+              for g in row.guards if g.holds]  # fmt: skip
+    lines += [f"candidate: {candidate}" for candidate in row.candidates]
+    for slot in row.slots:
+        lines += [f"warning: {w}" for w in (slot.derived.warnings if slot.derived else ())]
+    return lines
+
+
+def _list_values(row: SiteReport) -> list[str]:
+    gone = [s for s in row.slots if s.old and not s.new]
+    stays = [s for s in row.slots if s.old and s.new]
+    new = [s for s in row.slots if s.new and not s.old]
+    if not gone and not new:
+        return [f"{len(stays)} configs, all feasible" if stays else ""]
+    total = f"{len(gone) + len(stays)} -> {len(stays) + len(new)} configs"
+    return [f"{total}: {len(gone)} cannot run (limit), {len(stays)} stay, {len(new)} added (heuristic)"]
+
+
+def _why(slot: SlotReport) -> str:
+    return f"  ({slot.derived.kind})" if slot.derived else ""
+
+
+def explain(out: Console, row: SiteReport, line: int = 0) -> None:
+    """A site as a worked example: each slot's steps, then the facts with their rivals."""
+    place = f"  {row.file}:{row.line}" if row.file else ""
+    out.print(Text(f"{row.site}{place}  {row.state}", style="bold"))
+    if row.reason:
+        out.print(Text(f"  {row.reason}"))
+    for guard in row.guards:
+        out.print(Text(f"  guard: {guard.guard}: {'yes' if guard.holds else 'no'}; {guard.evidence}"))
+    facts: dict[str, Fact] = {}
+    shared: tuple[str, ...] = ()
+    for slot in row.slots:
+        if line and not slot.line <= line <= max(slot.line, slot.end_line):
+            continue
+        shared = _slot_steps(out, slot, shared)
+        facts |= {fact.name: fact for fact in (slot.derived.facts if slot.derived else ())}
+    for text in fact_lines(facts.values()):
+        out.print(Text(f"  {text}"))
+    for candidate in row.candidates:
+        out.print(Text(f"  candidate: {candidate}"))
+
+
+def _slot_steps(out: Console, slot: SlotReport, before: tuple[str, ...]) -> tuple[str, ...]:
+    """Print one slot; steps that it shares with the slot before are not said again."""
+    change = slot.old if slot.old == slot.new else f"{slot.old or 'nothing'} -> {slot.new or 'removed'}"
+    note = f"  {slot.note}" if slot.note else ""
+    kind = f"  ({slot.derived.kind})" if slot.derived else ""
+    at = f" (line {slot.line})" if slot.line else ""
+    out.print(Text(f"  {slot.name}{at}: {change}{kind}{note}"))
+    steps = slot.derived.steps if slot.derived else ()
+    fresh = steps[len(before) :] if before and steps[: len(before)] == before else steps
+    offset = len(steps) - len(fresh)
+    for number, step in enumerate(fresh, offset + 1):
+        out.print(Text(f"    {number}. {step}"))
+    for warning in slot.derived.warnings if slot.derived else ():
+        out.print(Text(f"    warning: {warning}"))
+    return steps[:-1] if len(steps) > 1 and slot.name.startswith("configs[+") else ()
+
+
+def fact_lines(facts: Iterable[Fact]) -> list[str]:
+    """Each fact with its status, source and rivals."""
+    lines = []
+    for fact in facts:
+        lines.append(f"fact {fact.name} = {fact.value} {fact.unit} [{fact.status}] {fact.source}")
+        if fact.chosen:
+            lines.append(f"  chosen by the pack: {fact.chosen}")
+        lines += [f"  rival: {r.value} [{r.status}] {r.source}" for r in fact.rivals]
+    return lines
+
+
+def derivations(out: Console, values: Iterable[tuple[str, str, str, Derived]]) -> None:
+    """The values of `muhmod derive`."""
+    facts: dict[str, Fact] = {}
+    for site, slot, case, value in values:
+        label = f"{site} {slot}" + (f" ({case})" if case else "")
+        shown = f"{value.value} configs" if slot == "configs" else value.value
+        out.print(Text(f"{label} = {shown}  [{value.kind}]", style="bold"))
+        for number, step in enumerate(value.steps, 1):
+            out.print(Text(f"  {number}. {step}"))
+        for warning in value.warnings:
+            out.print(Text(f"  warning: {warning}"))
+        facts |= {fact.name: fact for fact in value.facts}
+    out.print()
+    for line in fact_lines(facts.values()):
+        out.print(Text(line))
+
+
+def found(out: Console, rows: Sequence[Found]) -> None:
+    """The table of `muhmod sites`."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("site", "place", "scope", "form", "values"):
+        grid.add_column(name, no_wrap=name == "site", overflow="fold")
+    for row in rows:
+        values = [_shown_slot(slot) for slot in row.slots]
+        if len(values) > _MOST_SHOWN * 3:
+            values = [*values[: _MOST_SHOWN * 3], f"… {len(values)} slots in all"]
+        if row.problem:
+            values.append(f"unrewritable: {row.problem}")
+        grid.add_row(row.site, Text(f"{row.file}:{row.line}"), Text(row.scope), row.form,
+                     Text("\n".join(values)))  # fmt: skip
+    out.print(grid)
+
+
+def _shown_slot(slot: object) -> str:
+    from muhmod.model import Slot
+
+    assert isinstance(slot, Slot)
+    text = slot.entry.show() if slot.entry is not None else " ".join(slot.text.split())
+    if slot.name == "configs":
+        return "configs: a list" if not slot.reason else f"configs: {slot.reason}"
+    mark = "  (overwritten)" if not slot.live else ""
+    return f"{slot.name} {text[:60]}{mark}"
+
+
+def claims(out: Console, title: str, facts: Iterable[tuple[str, str, Sequence[Candidate]]]) -> None:
+    """A table of facts with all their candidates."""
+    grid = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for name in ("fact", "value", "unit", "status", "source"):
+        grid.add_column(name, overflow="fold")
+    for name, unit, candidates in facts:
+        for number, claim in enumerate(candidates):
+            grid.add_row("" if number else name, str(claim.value), "" if number else unit,
+                         claim.status, Text(claim.source))  # fmt: skip
+    out.print(grid)
+
+
+def listing(out: Console, rows: Sequence[tuple[str, str, str]]) -> None:
+    """Names by kind, with what they are."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("kind", "name", "what"):
+        grid.add_column(name, overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    out.print(grid)
+
+
+def patch(out: Console, data: str) -> None:
+    """A diff, coloured on a terminal."""
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for line in data.split("\n"):
+        style = "bold" if line.startswith(("+++", "---", "diff ")) else styles.get(line[:1], "")
+        out.print(Text(line, style=style), soft_wrap=True)

@@ -1,0 +1,280 @@
+"""A parsed file as a site sees it: text, statements and scopes. Never a path, another site, or the lock."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
+
+from muhmod.errors import FileError
+from muhmod.model import Arrival, Entry, Found, Scalar, Slot
+
+FunctionNode: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+Definition: TypeAlias = "FunctionNode | ast.ClassDef"
+MODULE_SCOPE = "<module>"
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+_SUPPRESS = re.compile(r"#\s*muhmod:\s*skip\[([\w\-, ]+)\]\s*(.*)")
+
+
+class Scope(NamedTuple):
+    """A definition (None for the module itself) with its dotted path."""
+
+    path: str
+    node: Definition | None
+
+
+class Module:
+    """One file: decoded text and its `ast`, with char offsets for every node.
+
+    Raises FileError where the text is no Python that this interpreter reads.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = _parse(text)
+        self._ascii = text.isascii()
+        self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+
+    def offset(self, line: int, column: int) -> int:
+        """Char offset of an `ast` position (1-based line, UTF-8 column)."""
+        start = self._starts[line - 1]
+        if self._ascii or column == 0:
+            return start + column
+        end = self._starts[line] if line < len(self._starts) else len(self.text)
+        return start + len(self.text[start:end].encode()[:column].decode())
+
+    def line_of(self, offset: int) -> int:
+        """The 1-based line that holds a char offset."""
+        from bisect import bisect_right
+
+        return bisect_right(self._starts, offset)
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """The node's (start, end) char offsets, without decorators."""
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return (
+            self.offset(node.lineno, node.col_offset),
+            self.offset(node.end_lineno, node.end_col_offset),
+        )
+
+    def source(self, node: ast.expr | ast.stmt) -> str:
+        """The node's exact source text."""
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    def lines_with(self, pattern: re.Pattern[str]) -> list[int]:
+        """The lines on which the pattern occurs, comments and strings included."""
+        return sorted({self.line_of(match.start()) for match in pattern.finditer(self.text)})
+
+    def scopes(self) -> Iterator[Scope]:
+        """The module, then every class and function in source order, outer before inner."""
+        yield Scope(MODULE_SCOPE, None)
+        yield from _definitions(self.tree.body, "")
+
+    def scopes_at(self, lines: list[int]) -> list[Scope]:
+        """The innermost scope around each line, each scope once, in source order."""
+        scopes = list(self.scopes())
+        inner: dict[str, Scope] = {}
+        for line in lines:
+            around = [s for s in scopes if s.node is None or _covers(s.node, line)]
+            inner.setdefault(f"{around[-1].path}:{getattr(around[-1].node, 'lineno', 0)}", around[-1])
+        return list(inner.values())
+
+    def defines(self, name: str) -> bool:
+        """Whether a class or function of that dotted path stands in this module."""
+        return any(scope.path == name for scope in self.scopes())
+
+    def suppressions(self) -> dict[int, tuple[tuple[str, ...], str]]:
+        """`# muhmod: skip[site] reason` comments by line: the sites and the reason."""
+        if "muhmod:" not in self.text:
+            return {}
+        import io
+        import tokenize
+
+        found: dict[int, tuple[tuple[str, ...], str]] = {}
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            match = _SUPPRESS.match(token.string) if token.type == tokenize.COMMENT else None
+            if match:
+                sites = tuple(part.strip() for part in match[1].split(","))
+                found[token.start[0]] = (sites, match[2].strip())
+        return found
+
+
+class Site:
+    """Base of the codemods. A site finds its places in one module and says what each slot holds.
+
+    `needles`: a file is parsed only if it holds one of the byte strings in each group.
+    """
+
+    name: ClassVar[str]
+    sets: ClassVar[str]
+    needles: ClassVar[tuple[tuple[bytes, ...], ...]]
+
+    def find(self, module: Module) -> list[Found]:
+        """Every place of this site in the module, in source order."""
+        raise NotImplementedError
+
+    def wanted(self, data: bytes) -> bool:
+        """Whether the file may hold this site at all: bytes only, no parsing."""
+        return all(any(needle in data for needle in group) for group in self.needles)
+
+    def found(
+        self, scope: Scope, form: str, slots: list[Slot], module: Module, **why: str
+    ) -> Found:
+        """A Found over its slots' lines; decorated definitions count from their slots."""
+        lines = [slot.line for slot in slots] or [scope.node.lineno if scope.node else 1]
+        ends = [slot.end_line for slot in slots] or lines
+        return Found(self.name, scope.path, min(lines), max(ends), form, tuple(slots), **why)
+
+
+def make_slot(
+    module: Module,
+    name: str,
+    node: ast.expr,
+    segment: ast.stmt | ast.expr,
+    *,
+    entry: Entry | None = None,
+    live: bool = True,
+    arrivals: tuple[Arrival, ...] = (Arrival(),),
+    reason: str = "",
+) -> Slot:
+    """A slot over `node`, to be edited inside `segment`; a reason makes it read-only."""
+    start, end = module.span(node)
+    value = fold(node)
+    if value is None and not reason and entry is None:
+        reason = f"{describe(node)} is no literal"
+    return Slot(
+        name=name,
+        start=start,
+        end=end,
+        line=node.lineno,
+        end_line=node.end_lineno or node.lineno,
+        text=module.text[start:end],
+        value=value,
+        editable=not reason,
+        reason=reason,
+        live=live,
+        arrivals=arrivals,
+        entry=entry,
+        segment=(*module.span(segment), segment_kind(segment)),
+    )
+
+
+def segment_kind(node: ast.stmt | ast.expr) -> Literal["statement", "expression", "block"]:
+    """Which LibCST grammar entry reads the node's text on its own."""
+    if isinstance(node, ast.expr):
+        return "expression"
+    return "block" if hasattr(node, "body") else "statement"
+
+
+_FOLD = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: lambda a, b: a // b if b else None,
+    ast.LShift: lambda a, b: a << b if 0 <= b < 64 else None,
+    ast.Pow: lambda a, b: a**b if 0 <= b < 64 and abs(a) < 2**16 else None,
+}
+
+
+def fold(node: ast.expr) -> Scalar | None:
+    """The value of a literal or of integer arithmetic over literals; None for all else."""
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = fold(operand)
+            return -inner if isinstance(inner, (int, float)) else None
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _FOLD:
+            a, b = fold(left), fold(right)
+            if type(a) is int and type(b) is int:
+                return _FOLD[type(op)](a, b)  # type: ignore[no-any-return]
+    return None
+
+
+def describe(node: ast.expr) -> str:
+    """What kind of expression this is, in words a user knows."""
+    match node:
+        case ast.Call():
+            return f"the call {ast.unparse(node.func)}(…)"
+        case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
+            return "a comprehension"
+        case ast.Name(id=name):
+            return f"the name {name}"
+        case ast.Attribute() | ast.Subscript():
+            return f"the expression {ast.unparse(node)}"
+        case _:
+            return f"the expression {ast.unparse(node)[:60]}"
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` for a name or attribute chain, else an empty string."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attr):
+            head = dotted(value)
+            return f"{head}.{attr}" if head else ""
+    return ""
+
+
+def bodies(statement: ast.stmt | ast.ExceptHandler | ast.match_case) -> Iterator[list[ast.stmt]]:
+    """The statement lists directly inside a compound statement."""
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(statement, field, None)
+        if isinstance(block, list):
+            yield block
+    for field in ("handlers", "cases"):
+        for part in getattr(statement, field, None) or ():
+            yield from bodies(part)
+
+
+def statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Every statement of a block, nested blocks included, but not of nested definitions."""
+    for statement in block:
+        yield statement
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for inner in bodies(statement):
+                yield from statements(inner)
+
+
+def own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
+    """The expressions of a statement itself, not those of the statements in its blocks."""
+    for _, value in ast.iter_fields(statement):
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, ast.expr):
+                yield item
+            elif isinstance(item, ast.withitem):
+                yield item.context_expr
+
+
+def _definitions(block: list[ast.stmt], prefix: str) -> Iterator[Scope]:
+    for statement in block:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            path = f"{prefix}{statement.name}"
+            yield Scope(path, statement)
+            yield from _definitions(statement.body, f"{path}.")
+        else:
+            for inner in bodies(statement):
+                yield from _definitions(inner, prefix)
+
+
+def _covers(node: Definition, line: int) -> bool:
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+    return first <= line <= (node.end_lineno or node.lineno)
+
+
+def _parse(text: str) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text)
+    except SyntaxError as error:
+        raise FileError(
+            f"does not parse: line {error.lineno}: {error.msg}",
+            "mend the file, or run muhmod on a Python that reads its syntax",
+        ) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise FileError(f"does not parse: {error}", "mend or remove the file") from None

@@ -20,7 +20,8 @@ class AutotuneConfigs(Site):
 
     name = "autotune-configs"
     sets = "the configurations that the autotuner tries"
-    needles = ((b"autotune",), (b"triton",), (b"configs", b"Config"))
+    needle = b"autotune"
+    pattern = re.compile(rb"\btriton\s*\.\s*autotune\s*\(|\bfrom\s+triton\b[^\n]*\bautotune\b")
 
     def find(self, module: Module) -> list[Found]:
         """One site an autotune call, under the scope of the kernel that it tunes."""
@@ -43,9 +44,9 @@ class AutotuneConfigs(Site):
         found = []
         for statement in module.tree.body:
             match statement:
-                case ast.Assign(
-                    targets=[ast.Name(id=name)], value=ast.Call(func=ast.Call() as call)
-                ) if _is_autotune(call.func, bare):
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Call() as call)) if (
+                    _is_autotune(call.func, bare)
+                ):
                     found.append(self._site(Scope(name, None), call, module))
         return found
 
@@ -58,9 +59,7 @@ class AutotuneConfigs(Site):
             slot = make_slot(module, "configs", place, place, reason=shown)
             return self.found(scope, form, [slot], module, problem=shown)
         entries = [_entry(element) for element in where.elts]
-        whole = make_slot(
-            module, "configs", where, statement or where, entry=Entry((), ()), reason=""
-        )
+        whole = make_slot(module, "configs", where, statement or where, entry=Entry((), ()), reason="")
         slots = [whole, *(
             _entry_slot(module, index, element, entry)
             for index, (element, entry) in enumerate(zip(where.elts, entries, strict=True))
@@ -123,8 +122,7 @@ def _module_binding(name: str, module: Module) -> ast.expr | None:
     values = [
         s.value
         for s in module.tree.body
-        if isinstance(s, ast.Assign)
-        and any(isinstance(t, ast.Name) and t.id == name for t in s.targets)
+        if isinstance(s, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in s.targets)
     ]
     return values[0] if len(values) == 1 else None
 

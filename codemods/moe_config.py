@@ -24,19 +24,22 @@ class MoeConfig(Site):
 
     name = "moe-config"
     sets = "tile, group, warps and stages of the fused MoE kernel"
-    needles = ((b"BLOCK_SIZE_M", b"BLOCK_SIZE_N", b"BLOCK_SIZE_K"),)
+    needle = b"BLOCK_SIZE_"
+    pattern = re.compile(rb"['\"]BLOCK_SIZE_[MNK]['\"]|\bBLOCK_SIZE_[MNK]\s*=")
 
     def find(self, module: Module) -> list[Found]:
         """One site a function (or the module) that decides a configuration."""
-        scopes = module.scopes_at(module.lines_with(_LINES))
-        return [found for scope in scopes if (found := self._site(scope, module)) is not None]
+        lines = module.lines_with(_LINES)
+        sites = [self._site(scope, lines, module) for scope in module.scopes_at(lines)]
+        return [found for found in sites if found is not None]
 
-    def _site(self, scope: Scope, module: Module) -> Found | None:
+    def _site(self, scope: Scope, lines: list[int], module: Module) -> Found | None:
         if scope.node is None:
-            body = [s for s in module.tree.body if isinstance(s, (ast.Assign, ast.AnnAssign))]
+            assigns = (ast.Assign, ast.AnnAssign)
+            body: list[ast.stmt] = [s for s in module.tree.body if isinstance(s, assigns)]
         else:
             body = scope.node.body
-        if not _decides(body):
+        if not _decides(body, lines):
             return None
         flow = Flow(lambda cell: True).run(body)
         slots: dict[int, Slot] = {}
@@ -51,12 +54,13 @@ class MoeConfig(Site):
         return self.found(scope, _form(body), ordered, module)
 
 
-def _decides(body: list[ast.stmt]) -> bool:
-    """Whether the block itself holds a display with a tile key or a write to one."""
+def _decides(body: list[ast.stmt], lines: list[int]) -> bool:
+    """Whether the block itself, on one of the lines, holds a tile key's display or a write to one."""
     return any(
         _tile_display(part) or _tile_write(part)
         for statement in statements(body)
         if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        and any(statement.lineno <= line <= (statement.end_lineno or 0) for line in lines)
         for part in _walk_own(statement)
     )
 
@@ -64,18 +68,12 @@ def _decides(body: list[ast.stmt]) -> bool:
 def _walk_own(statement: ast.stmt) -> list[ast.AST]:
     from muhmod.site import own_expressions
 
-    return [
-        part
-        for expression in own_expressions(statement)
-        for part in _without_configs(expression)
-    ]
+    return [part for expression in own_expressions(statement) for part in _without_configs(expression)]
 
 
 def _without_configs(node: ast.AST) -> list[ast.AST]:
     """The nodes below, but not those inside a `triton.Config(…)`, which is an autotune site's."""
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == (
-        "Config"
-    ):
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == ("Config"):
         return []
     return [node, *(x for child in ast.iter_child_nodes(node) for x in _without_configs(child))]
 
@@ -127,12 +125,10 @@ def _slot(module: Module, leaf: Leaf, key: str, flow: Flow) -> Slot:
     )
 
 
-def _loose_displays(
-    body: list[ast.stmt], flow: Flow
-) -> list[tuple[str, ast.expr, ast.stmt]]:
+def _loose_displays(body: list[ast.stmt], flow: Flow) -> list[tuple[str, ast.expr, ast.stmt]]:
     """Items of displays that the flow did not see as a binding: in lists, in comprehensions."""
     known = {id(leaf.node) for leaf in flow.leaves}
-    found = []
+    found: list[tuple[str, ast.expr, ast.stmt]] = []
     for statement in statements(body):
         if hasattr(statement, "body"):
             continue

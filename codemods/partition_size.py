@@ -20,7 +20,8 @@ class PartitionSize(Site):
 
     name = "partition-size"
     sets = "tokens a partition of paged attention V2"
-    needles = ((b"PARTITION_SIZE",),)
+    needle = b"PARTITION_SIZE"
+    pattern = re.compile(rb"PARTITION_SIZE")
 
     def find(self, module: Module) -> list[Found]:
         """One site for each name and place; branches that bind the same name are one."""

@@ -25,7 +25,8 @@ class PrefillTile(Site):
 
     name = "prefill-tile"
     sets = "tile, warps and stages of the prefix prefill kernel"
-    needles = ((b"context_attention_fwd",), (b"def ",), (b"BLOCK",))
+    needle = b"context_attention_fwd"
+    pattern = re.compile(rb"\bdef\s+context_attention_fwd\b")
 
     def find(self, module: Module) -> list[Found]:
         """One site a host function that launches a kernel."""
@@ -47,15 +48,12 @@ class PrefillTile(Site):
         module: Module,
     ) -> Found | None:
         if not any(
-            isinstance(part, ast.Call) and isinstance(part.func, ast.Subscript)
-            for part in ast.walk(node)
+            isinstance(part, ast.Call) and isinstance(part.func, ast.Subscript) for part in ast.walk(node)
         ):
             return None
         flow = Flow(lambda cell: True, outer.final or State()).run(node.body)
         slots = [
-            slot
-            for leaf in [*outer.leaves, *flow.leaves]
-            if (slot := _slot(module, leaf, flow)) is not None
+            slot for leaf in [*outer.leaves, *flow.leaves] if (slot := _slot(module, leaf, flow)) is not None
         ]
         if not slots:
             return None
@@ -65,9 +63,8 @@ class PrefillTile(Site):
 
 def _module_flow(module: Module) -> Flow:
     """Module-level tile constants, without looking into definitions."""
-    body = [
-        s for s in module.tree.body if isinstance(s, (ast.Assign, ast.AnnAssign, ast.If, ast.Try))
-    ]
+    kinds = (ast.Assign, ast.AnnAssign, ast.If, ast.Try)
+    body: list[ast.stmt] = [s for s in module.tree.body if isinstance(s, kinds)]
     return Flow(lambda cell: cell[0] in BOUND).run(body)
 
 
@@ -84,9 +81,7 @@ def _slot(module: Module, leaf: Leaf, flow: Flow) -> Slot | None:
         name = sorted(launched)[0]
     arrivals = flow.arrivals(leaf, ("launch",))
     segment = leaf.statement if not hasattr(leaf.statement, "body") else leaf.node
-    return make_slot(
-        module, name, leaf.node, segment, live=bool(arrivals), arrivals=arrivals or ()
-    )
+    return make_slot(module, name, leaf.node, segment, live=bool(arrivals), arrivals=arrivals or ())
 
 
 def _form(slots: list[Slot], flow: Flow) -> str:

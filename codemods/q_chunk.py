@@ -20,7 +20,8 @@ class QChunk(Site):
 
     name = "q-chunk"
     sets = "rows of Q a chunk of the fallback attention"
-    needles = ((b"Q_CHUNK",),)
+    needle = b"Q_CHUNK"
+    pattern = re.compile(rb"\b_?Q_CHUNK(?:_SIZE)?\b")
 
     def find(self, module: Module) -> list[Found]:
         """One site for each binding."""

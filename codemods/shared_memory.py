@@ -20,7 +20,8 @@ class SharedMemory(Site):
 
     name = "shared-memory"
     sets = "bytes of shared memory a block"
-    needles = ((b"get_max_shared_memory",), (b"def ",))
+    needle = b"get_max_shared_memory"
+    pattern = re.compile(rb"\bdef\s+get_max_shared_memory")
 
     def find(self, module: Module) -> list[Found]:
         """One site a function."""

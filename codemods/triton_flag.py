@@ -20,7 +20,8 @@ class TritonFlag(Site):
 
     name = "triton-flag"
     sets = "whether Triton kernels are imported"
-    needles = ((b"HAS_TRITON =", b"HAS_TRITON=", b"HAS_TRITON:", b"HAS_TRITON  ", b"HAS_TRITON :"),)
+    needle = b"HAS_TRITON"
+    pattern = re.compile(rb"\bHAS_TRITON\s*(?::[^=\n]+)?:?=(?!=)")
 
     def find(self, module: Module) -> list[Found]:
         """One site a scope: later bindings replace earlier ones."""

@@ -27,7 +27,8 @@ class V1Override(Site):
 
     name = "v1-override"
     sets = "whether paged attention V1 is forced"
-    needles = ((b"use_v1",),)
+    needle = b"use_v1"
+    pattern = re.compile(rb"\buse_v1\b")
 
     def find(self, module: Module) -> list[Found]:
         """One site a function."""
@@ -51,9 +52,7 @@ class V1Override(Site):
         problem = _why_not_removable(scope.node, override)
         return self.found(scope, "literal-override", [*kept, slot], module, problem=problem)
 
-    def _satisfied(
-        self, scope: Scope, leaves: list[Leaf], arriving: list[Arriving], module: Module
-    ) -> Found:
+    def _satisfied(self, scope: Scope, leaves: list[Leaf], arriving: list[Arriving], module: Module) -> Found:
         slots = [_shown(module, leaf, "", any(a.leaf is leaf for a in arriving)) for leaf in leaves]
         fallback = any(fold(leaf.node) is not None for leaf in leaves)
         form = "fallback-literal" if fallback else "heuristic"
@@ -68,9 +67,7 @@ class V1Override(Site):
 def _is_heuristic(node: ast.FunctionDef | ast.AsyncFunctionDef, leaves: list[Leaf]) -> bool:
     if any(_HEURISTIC_NAMES & _names(leaf.node) for leaf in leaves):
         return True
-    return any(
-        isinstance(part, ast.Call) and _LAUNCHER.search(dotted(part.func)) for part in ast.walk(node)
-    )
+    return any(isinstance(part, ast.Call) and _LAUNCHER.search(dotted(part.func)) for part in ast.walk(node))
 
 
 def _names(node: ast.expr) -> set[str]:
@@ -87,7 +84,7 @@ def _at_uses(flow: Flow) -> list[Arriving]:
 
 def _dominating(arriving: list[Arriving], literals: list[Leaf]) -> Leaf | None:
     """The literal that is all that arrives, if there is one."""
-    leaves = {value.leaf.index: value.leaf for value in arriving}
+    leaves = {value.leaf.number: value.leaf for value in arriving}
     if len(leaves) != 1:
         return None
     (leaf,) = leaves.values()
@@ -116,9 +113,7 @@ def _blocks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[list[ast.stmt]
 
 def _shown(module: Module, leaf: Leaf, note: str, live: bool = False) -> Slot:
     """A slot that is shown and never edited."""
-    return make_slot(
-        module, "use_v1", leaf.node, leaf.statement, live=live, reason=note or "left as it is"
-    )
+    return make_slot(module, "use_v1", leaf.node, leaf.statement, live=live, reason=note or "left as it is")
 
 
 SITE = V1Override()

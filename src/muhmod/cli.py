@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,11 @@ from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, near
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from muhmod.engine import Change, Options, Plan, Reverting
+    from muhmod.engine import Change, Options, Plan
     from muhmod.model import Derived, SiteReport
     from muhmod.rulebook import Pack
     from muhmod.tree import Tree
+    from muhmod.writer import Reverting
 
 _FORMATS = ("text", "json", "github")
 
@@ -42,13 +42,8 @@ def cli() -> None:
     """Rewrite vLLM's tuning literals to values derived from your hardware and model."""
 
 
-def main() -> None:
-    """The entry point: every error becomes one sentence and its exit code."""
-    sys.exit(run(sys.argv[1:]))
-
-
 def run(arguments: list[str]) -> int:
-    """Run a command line; gives the exit code."""
+    """Run a command line: every error becomes one sentence. Gives the exit code."""
     try:
         result = cli.main(arguments, prog_name="muhmod", standalone_mode=False)
         code = result if isinstance(result, int) else 0
@@ -345,11 +340,11 @@ class _writing:
 
 
 def _write(made: list[Plan], settings: _Settings) -> tuple[list[Plan], str, int]:
-    from muhmod import engine
+    from muhmod import writer
 
     allow = bool(settings.get("allow_dirty", "allow-dirty", False))
     try:
-        return [engine.apply(plan, settings.lock(), allow_dirty=allow) for plan in made], "", 0
+        return [writer.apply(plan, settings.lock(), allow_dirty=allow) for plan in made], "", 0
     except MuhmodError as error:
         return made, str(error), error.code
 
@@ -368,7 +363,7 @@ def _ask(plan: Plan, options: Options) -> Plan:
             answer = rest
         if answer == "n":
             declined.add((rule, edit.start))
-    return engine.plan(plan.tree, plan.pack, replace(options, declined=frozenset(declined)))
+    return engine.plan(plan.tree, plan.pack, options._replace(declined=frozenset(declined)))
 
 
 def _answer(row: SiteReport, file: str, index: int) -> str:
@@ -393,9 +388,7 @@ def _answer(row: SiteReport, file: str, index: int) -> str:
             show.explain(out, row, slot.line)
 
 
-def _report_apply(
-    made: list[Plan], mode: str, code: int, refusal: str, settings: _Settings
-) -> None:
+def _report_apply(made: list[Plan], mode: str, code: int, refusal: str, settings: _Settings) -> None:
     out = _Out(settings)
     reasons = [reason for plan in made for reason in plan.reasons]
     reasons += [refusal.replace("\n  next: ", "; ")] if refusal else []
@@ -423,8 +416,7 @@ def _json_reports(out: _Out, made: list[Plan], code: int, reasons: list[str]) ->
     from muhmod import report
 
     reports = [
-        report.report("apply", plan.pack.name, plan.tree.name, plan.sites, code, reasons)
-        for plan in made
+        report.report("apply", plan.pack.name, plan.tree.name, plan.sites, code, reasons) for plan in made
     ]
     out.text(report.dump(reports[0] if len(reports) == 1 else reports))
 
@@ -689,7 +681,7 @@ def _derived(pack: Pack) -> list[tuple[str, str, str, Derived]]:
                 cases = [
                     (
                         f"numel <= {bound}",
-                        replace(ask, arrivals=(Arrival((Condition(f"numel <= {bound}", True),)),)),
+                        ask._replace(arrivals=(Arrival((Condition(f"numel <= {bound}", True),)),)),
                     )
                     for bound in (64, 1024)
                 ] + [("no bound", ask)]
@@ -768,19 +760,19 @@ def _show_pack(out: _Out, pack: Pack) -> None:
 @_OUTPUT
 def revert(tree_path: str, **given: Any) -> int:
     """Take back what `apply` wrote, from the lock; a site edited since is refused."""
-    from muhmod import engine, tree
+    from muhmod import tree, writer
 
     settings = _Settings(given)
     of = tree.locate(tree_path, ("vllm",))
     mode = given["mode"] or "write"
     refusal = ""
     with _writing([of], mode):
-        made = engine.plan_revert(of, settings.lock(), settings.options())
+        made = writer.plan_revert(of, settings.lock(), settings.options())
         code = made.code
         if mode == "write" and not code:
             allow = bool(settings.get("allow_dirty", "allow-dirty", False))
             try:
-                made = engine.revert(made, allow_dirty=allow)
+                made = writer.revert(made, allow_dirty=allow)
             except MuhmodError as error:
                 code, refusal = error.code, str(error)
     if not code and mode != "write" and made.files:
@@ -789,9 +781,7 @@ def revert(tree_path: str, **given: Any) -> int:
     return code
 
 
-def _report_revert(
-    made: Reverting, mode: str, code: int, refusal: str, settings: _Settings
-) -> None:
+def _report_revert(made: Reverting, mode: str, code: int, refusal: str, settings: _Settings) -> None:
     from muhmod import patch, report, show
 
     out = _Out(settings)
@@ -816,7 +806,3 @@ def _report_revert(
     elif not settings.given["quiet"] and settings.format() == "text":
         verb = "reverted" if mode == "write" else "would revert"
         _say(f"{verb} {len(made.sites)} sites in {len(made.files)} files")
-
-
-if __name__ == "__main__":
-    main()

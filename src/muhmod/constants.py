@@ -41,10 +41,10 @@ def _bound(
     match statement:
         case ast.Assign(targets=targets, value=value):
             pass
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            targets = [target]
-        case ast.AugAssign(target=target, value=value):
-            targets = [target]
+        case ast.AnnAssign(target=one, value=ast.expr() as value):
+            targets = [one]
+        case ast.AugAssign(target=one, value=value):
+            targets = [one]
     for target in targets:
         yield from _pairs(target, value, _place(scope), pattern)
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -68,7 +68,7 @@ def _pairs(
         case ast.Tuple(elts=names), ast.Tuple(elts=values) if len(names) == len(values):
             for name, part in zip(names, values, strict=True):
                 yield from _pairs(name, part, place, pattern)
-        case (ast.Name(id=name) | ast.Attribute(attr=name)), _ if pattern.search(name):
+        case ((ast.Name(id=name) | ast.Attribute(attr=name)), _) if pattern.search(name):
             kind = "conditional" if isinstance(value, ast.IfExp) else "literal"
             yield name, value, f"{place}-{kind}"
 
@@ -79,9 +79,7 @@ def _place(scope: Scope) -> str:
     return "class" if isinstance(scope.node, ast.ClassDef) else "local"
 
 
-def _defaults(
-    module: Module, arguments: ast.arguments, pattern: re.Pattern[str]
-) -> Iterator[Binding]:
+def _defaults(module: Module, arguments: ast.arguments, pattern: re.Pattern[str]) -> Iterator[Binding]:
     positional = [*arguments.posonlyargs, *arguments.args]
     late = positional[len(positional) - len(arguments.defaults) :]
     pairs = [*zip(late, arguments.defaults, strict=True)]

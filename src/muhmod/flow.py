@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from muhmod.model import Arrival, Condition
 from muhmod.site import fold, own_expressions
@@ -21,18 +20,16 @@ _MAX_CONDITIONS = 24
 _MAX_INLINE = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """An expression that is bound to a cell of interest and is not itself made of others."""
 
-    index: int
+    number: int
     cell: Cell
     node: ast.expr
     statement: ast.stmt
 
 
-@dataclass(frozen=True, slots=True)
-class Arriving:
+class Arriving(NamedTuple):
     """A leaf on its way."""
 
     leaf: Leaf
@@ -43,31 +40,34 @@ class Arriving:
         known = self.arrival.conditions
         if condition in known or len(known) >= _MAX_CONDITIONS:
             return self
-        return replace(self, arrival=replace(self.arrival, conditions=(*known, condition)))
+        return self._replace(arrival=self.arrival._replace(conditions=(*known, condition)))
 
     def through(self, transform: str) -> Arriving:
         """The same, after arithmetic on it."""
         steps = (*self.arrival.transforms, transform)[-4:]
-        return replace(self, arrival=replace(self.arrival, transforms=steps))
+        return self._replace(arrival=self.arrival._replace(transforms=steps))
 
 
 Values: TypeAlias = "frozenset[Arriving]"
 
 
-@dataclass
 class State:
     """What each cell may hold, and what each plain local name stands for."""
 
-    cells: dict[Cell, Values] = field(default_factory=dict)
-    names: dict[str, ast.expr | None] = field(default_factory=dict)
+    def __init__(
+        self,
+        cells: dict[Cell, Values] | None = None,
+        names: dict[str, ast.expr | None] | None = None,
+    ) -> None:
+        self.cells = cells if cells is not None else {}
+        self.names = names if names is not None else {}
 
     def copy(self) -> State:
         """An independent state."""
         return State(dict(self.cells), dict(self.names))
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """A place where a cell's value leaves the function: `kind` is return, launch, read or escape."""
 
     kind: str
@@ -103,7 +103,7 @@ class Flow:
             value.arrival: None
             for use in self.uses
             if not wanted or use.kind in wanted
-            for value in sorted(use.values, key=lambda v: (v.leaf.index, repr(v.arrival)))
+            for value in sorted(use.values, key=lambda v: (v.leaf.number, repr(v.arrival)))
             if value.leaf is leaf
         }
         return tuple(found)
@@ -187,9 +187,9 @@ class Flow:
         outer = self._conditions
         inside = state.copy()
         if not isinstance(node, ast.While):
-            for name in ast.walk(node.target):
-                if isinstance(name, ast.Name):
-                    inside.names[name.id] = None
+            for part in ast.walk(node.target):
+                if isinstance(part, ast.Name):
+                    inside.names[part.id] = None
         for name in _assigned(node.body):
             inside.names[name] = None
         once = self._block(node.body, inside)
@@ -224,8 +224,8 @@ class Flow:
             ends.append(self._block(case.body, state.copy()))
             self._conditions = outer
         last = cases[-1]
-        catches_all = last.guard is None and isinstance(last.pattern, ast.MatchAs) and (
-            last.pattern.pattern is None
+        catches_all = (
+            last.guard is None and isinstance(last.pattern, ast.MatchAs) and (last.pattern.pattern is None)
         )
         return _join(ends if catches_all else [*ends, state])
 
@@ -264,9 +264,7 @@ class Flow:
         inlined = _inline(value, state.names)
         state.names[name] = inlined if _pure(inlined) and not _mentions(inlined, name) else None
 
-    def _unpack(
-        self, elts: list[ast.expr], value: ast.expr, node: ast.stmt, state: State
-    ) -> None:
+    def _unpack(self, elts: list[ast.expr], value: ast.expr, node: ast.stmt, state: State) -> None:
         match value:
             case ast.Tuple(elts=parts) | ast.List(elts=parts) if len(parts) == len(elts):
                 for target, part in zip(elts, parts, strict=True):
@@ -284,9 +282,7 @@ class Flow:
             case _:
                 for target in elts:
                     if isinstance(target, ast.Name):
-                        state.cells[target.id, ""] = self._values(
-                            (target.id, ""), value, node, state
-                        )
+                        state.cells[target.id, ""] = self._values((target.id, ""), value, node, state)
                         state.names[target.id] = None
 
     def _values(self, cell: Cell, value: ast.expr, node: ast.stmt, state: State) -> Values:
@@ -303,9 +299,11 @@ class Flow:
                 held = self._values((name, ""), inner, node, state)
                 state.cells[name, ""] = held
                 return held
-            case ast.BoolOp(op=ast.Or(), values=[*parts]) if all(
-                fold(part) is None for part in parts[:-1]
-            ) and fold(parts[-1]) is not None and self.interesting(cell):
+            case ast.BoolOp(op=ast.Or(), values=[*parts]) if (
+                all(fold(part) is None for part in parts[:-1])
+                and fold(parts[-1]) is not None
+                and self.interesting(cell)
+            ):
                 return self._leaf(cell, parts[-1], node)
         direct = self._held(value, state)
         if direct:
@@ -346,8 +344,9 @@ class Flow:
                 for key, item in _update_items(call):
                     state.cells[name, key] = self._values((name, key), item, node, state)
             case ast.Attribute(value=ast.Name(id=name), attr="pop"):
-                if call.args and isinstance(key := fold(call.args[0]), str):
-                    state.cells.pop((name, key), None)
+                popped = fold(call.args[0]) if call.args else None
+                if isinstance(popped, str):
+                    state.cells.pop((name, popped), None)
 
     def _return(self, value: ast.expr, node: ast.stmt, state: State) -> None:
         items = _display(value)
@@ -382,9 +381,7 @@ class Flow:
         if cell and cell in state.cells:
             self._use("read", cell, part, state.cells[cell])
 
-    def _launch(
-        self, call: ast.Call, keywords: list[ast.keyword], node: ast.stmt, state: State
-    ) -> None:
+    def _launch(self, call: ast.Call, keywords: list[ast.keyword], node: ast.stmt, state: State) -> None:
         for keyword in keywords:
             if keyword.arg is None:
                 if isinstance(keyword.value, ast.Name):
@@ -483,7 +480,7 @@ class _Substituter(ast.NodeTransformer):
 
 
 def _rebuild(node: ast.AST, visit: Callable[[ast.AST], ast.AST]) -> ast.AST:
-    fields = {}
+    fields: dict[str, object] = {}
     for name, value in ast.iter_fields(node):
         if isinstance(value, list):
             fields[name] = [visit(v) if isinstance(v, ast.AST) else v for v in value]
@@ -536,8 +533,7 @@ def _assigned(body: list[ast.stmt]) -> set[str]:
 def _under_all(state: State, condition: Condition) -> State:
     """After a branch that does not return, all values have passed its test."""
     cells = {
-        cell: frozenset(value.under(condition) for value in values)
-        for cell, values in state.cells.items()
+        cell: frozenset(value.under(condition) for value in values) for cell, values in state.cells.items()
     }
     return State(cells, state.names)
 

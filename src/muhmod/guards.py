@@ -125,9 +125,7 @@ def _origin(symbol: str, found: Found, module: Module, package: str) -> tuple[st
     return None
 
 
-def _imports(
-    body: list[ast.stmt], file: str, package: str
-) -> dict[str, tuple[str, str]]:
+def _imports(body: list[ast.stmt], file: str, package: str) -> dict[str, tuple[str, str]]:
     """Local name: (module, name inside it or ""), for the imports of a block."""
     found: dict[str, tuple[str, str]] = {}
     for statement in statements(body):

@@ -14,8 +14,8 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from muhmod.errors import FileError, RefusedError
 from muhmod.tree import Tree
@@ -25,8 +25,7 @@ FOLDER = ".muhmod-journal"
 _PLAN = "plan.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(NamedTuple):
     """One file to become `data` (None: to go). `before` is the sha256 it must have now, "" if absent."""
 
     path: Path
@@ -259,8 +258,7 @@ def _clear(folder: Path) -> None:
 def _check_writable(path: Path, tree: Tree) -> None:
     """Read-only files are refused: a rename would replace them all the same."""
     shown = os.path.relpath(path, tree.home)
-    if path.exists():
-        if not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK):
-            raise FileError(f"{shown} is read-only", "make it writable, or --ignore its site")
+    if path.exists() and (not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK)):
+        raise FileError(f"{shown} is read-only", "make it writable, or --ignore its site")
     if not os.access(path.parent, os.W_OK):
         raise FileError(f"the folder of {shown} is not writable", "check its permissions")

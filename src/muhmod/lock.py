@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from muhmod.errors import FileError, RefusedError
 
@@ -17,8 +16,7 @@ SCHEMA = "muhmod/lock/1"
 NAME = "muhmod.lock"
 
 
-@dataclass(frozen=True, slots=True)
-class Splice:
+class Splice(NamedTuple):
     """One change of a site: at char offset `at` of the new text, `new` stands where `old` stood.
 
     `head` and `tail` are what stands around it, to find it again where the file changed elsewhere.
@@ -32,8 +30,7 @@ class Splice:
     tail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One site that was written: its file's digests before and after, and the changes."""
 
     site: str
@@ -45,8 +42,7 @@ class Entry:
     splices: tuple[Splice, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(NamedTuple):
     """The lock of one tree under one pack."""
 
     tree: str
@@ -76,9 +72,9 @@ def load(path: Path, tree: str) -> Lock | None:
         raise FileError(f"cannot read {path.name}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise _damaged(path, 1) from None
+    lines = text.splitlines()
     number = 0
     try:
-        lines = text.splitlines()
         head = json.loads(lines[0]) if lines else {}
         if head.get("schema") != SCHEMA:
             raise RefusedError(
@@ -86,7 +82,8 @@ def load(path: Path, tree: str) -> Lock | None:
                 "it is from another muhmod: use that version, or remove the lock",
             )
         entries = []
-        for number, line in enumerate(lines[1:], 1):
+        for line in lines[1:]:
+            number += 1
             entries.append(_entry(json.loads(line)))
         lock = Lock(head["tree"], head["rules"], head["digest"], tuple(entries))
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -121,10 +118,10 @@ def _chained(first: Entry, second: Entry) -> Entry:
         if later is None:
             splices.append(splice)
         else:
-            splices.append(replace(later, old=splice.old))
+            splices.append(later._replace(old=splice.old))
     return Entry(
         first.site, first.file, first.scope, second.form, first.before, second.after,
-        tuple([*splices, *now.values()]),
+        (*splices, *now.values()),
     )  # fmt: skip
 
 
@@ -145,9 +142,7 @@ def _entry(row: dict[str, Any]) -> Entry:
         Splice(str(slot), int(at), str(old), str(new), str(head), str(tail))
         for slot, at, old, new, head, tail in row["splices"]
     )
-    return Entry(
-        row["site"], row["file"], row["scope"], row["form"], row["before"], row["after"], splices
-    )
+    return Entry(row["site"], row["file"], row["scope"], row["form"], row["before"], row["after"], splices)
 
 
 def _damaged(path: Path, line: int) -> RefusedError:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 State = Literal[
     "applied", "already", "pending", "held", "satisfied-upstream", "drifted", "lost",
@@ -16,8 +15,7 @@ Scalar = int | float | bool | str
 STATUS_ORDER: tuple[Status, ...] = ("set", "measured", "documented", "assumed")
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One claim about a fact: its value in the fact's unit, how it is known, and by whom."""
 
     value: Scalar
@@ -25,8 +23,7 @@ class Candidate:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """A resolved fact: the claim that is used, and the rival claims that were not."""
 
     name: str
@@ -38,8 +35,7 @@ class Fact:
     chosen: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Derived:
+class Derived(NamedTuple):
     """A value with its reason: numbered steps, and every fact that a step used."""
 
     value: Scalar
@@ -49,16 +45,14 @@ class Derived:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """A test that a path passes through: its source text, local names inlined, and the branch taken."""
 
     test: str
     taken: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """One way in which a slot's value arrives at a use: under which tests, through which arithmetic.
 
     `transforms` are expressions over `_`, the value so far, in the order applied.
@@ -68,8 +62,7 @@ class Arrival:
     transforms: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One `triton.Config`: its keyword dict and launch options, as far as they are literals."""
 
     values: tuple[tuple[str, Scalar], ...]
@@ -84,8 +77,7 @@ class Entry:
         return " ".join(f"{key}={value}" for key, value in self.values + self.options)
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """One literal (or expression) that a site sets.
 
     Offsets count characters of the decoded text. `live` is False where another value replaces
@@ -108,9 +100,8 @@ class Slot:
     segment: tuple[int, int, Literal["statement", "expression", "block"]] = (0, 0, "statement")
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A tuning site in one file. `satisfied` says why nothing is left to do, `problem` why nothing can be done."""
+class Found(NamedTuple):
+    """A tuning site in one file. `satisfied` says why nothing is left to do, `problem` why nothing can be."""
 
     site: str
     scope: str
@@ -123,8 +114,7 @@ class Found:
     file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """A change of one slot. `op` says what LibCST does with it; `payload` is what it needs for that."""
 
     slot: int
@@ -136,8 +126,7 @@ class Edit:
     payload: tuple[object, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GuardResult:
+class GuardResult(NamedTuple):
     """A guard, whether it holds, and the place that shows it."""
 
     guard: str
@@ -145,8 +134,7 @@ class GuardResult:
     evidence: str
 
 
-@dataclass(frozen=True, slots=True)
-class SlotReport:
+class SlotReport(NamedTuple):
     """What becomes of one slot. `new` equals `old` where nothing changes; `note` says why."""
 
     name: str
@@ -158,8 +146,7 @@ class SlotReport:
     end_line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SiteReport:
+class SiteReport(NamedTuple):
     """One row of a report: exactly one state, always."""
 
     site: str

@@ -45,8 +45,7 @@ def _groups(old: list[bytes], new: list[bytes]) -> Iterator[list[_Opcode]]:
     )
     codes: list[_Opcode] = [("equal", 0, head, 0, head)] if head else []
     codes += [
-        (tag, i1 + head, i2 + head, j1 + head, j2 + head)
-        for tag, i1, i2, j1, j2 in matcher.get_opcodes()
+        (tag, i1 + head, i2 + head, j1 + head, j2 + head) for tag, i1, i2, j1, j2 in matcher.get_opcodes()
     ]
     if tail:
         codes.append(("equal", len(old) - tail, len(old), len(new) - tail, len(new)))

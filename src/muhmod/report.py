@@ -1,4 +1,4 @@
-"""Reports for machines: JSON (`muhmod/report/1`, `muhmod/sites/1`, `muhmod/derive/1`) and GitHub annotations."""
+"""Reports for machines: JSON (muhmod/report/1, muhmod/sites/1, muhmod/derive/1), GitHub annotations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ DERIVE_SCHEMA = "muhmod/derive/1"
 
 
 def report(
-    command: str, rules: str, tree: str, rows: Iterable[SiteReport], code: int, reasons: Sequence[str]
+    command: str,
+    rules: str,
+    tree: str,
+    rows: Iterable[SiteReport],
+    code: int,
+    reasons: Sequence[str],
 ) -> dict[str, Any]:
     """The JSON report of one tree."""
     return {
@@ -67,9 +72,7 @@ def _site(row: SiteReport) -> dict[str, Any]:
         "form": row.form,
         "state": row.state,
         "slots": [_slot(slot) for slot in row.slots],
-        "guards": [
-            {"guard": g.guard, "holds": g.holds, "evidence": g.evidence} for g in row.guards
-        ],
+        "guards": [{"guard": g.guard, "holds": g.holds, "evidence": g.evidence} for g in row.guards],
     }
     if row.rule != row.site:
         out["rule"] = row.rule
@@ -109,9 +112,7 @@ def _fact(fact: Fact) -> dict[str, Any]:
         "source": fact.source,
     }
     if fact.rivals:
-        out["rivals"] = [
-            {"value": r.value, "status": r.status, "source": r.source} for r in fact.rivals
-        ]
+        out["rivals"] = [{"value": r.value, "status": r.status, "source": r.source} for r in fact.rivals]
     if fact.chosen:
         out["chosen"] = fact.chosen
     return out
@@ -164,9 +165,7 @@ def github(of: Tree, rows: Iterable[SiteReport], *, everything: bool = False) ->
             level = "notice"
         place = f"file={_property(of.shown(row.file))},line={max(row.line, 1)}," if row.file else ""
         changes = "; ".join(
-            f"{s.name}: {s.old or 'nothing'} -> {s.new or 'removed'}"
-            for s in row.slots
-            if s.old != s.new
+            f"{s.name}: {s.old or 'nothing'} -> {s.new or 'removed'}" for s in row.slots if s.old != s.new
         )
         text = ": ".join(filter(None, (row.state, row.reason, changes)))
         lines.append(f"::{level} {place}title={_property('muhmod ' + row.site)}::{_data(text)}")

@@ -8,7 +8,8 @@ nodes at that place, the edit is refused.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, cast
+from itertools import pairwise
+from typing import Literal, NamedTuple, TypeVar, cast
 
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
@@ -17,6 +18,7 @@ from muhmod.errors import FileError, RefusedError
 from muhmod.model import Edit, Entry, Scalar
 
 Grammar = Literal["statement", "expression", "block"]
+_Node = TypeVar("_Node", bound=cst.CSTNode)
 
 
 class Splice(NamedTuple):
@@ -45,7 +47,7 @@ def rewrite(text: str, edits: list[Edit]) -> list[Splice]:
     for (start, end, grammar), group in segments.items():
         splices += _segment(text[start:end], start, grammar, group)
     splices.sort(key=lambda s: s.start)
-    for a, b in zip(splices, splices[1:], strict=False):
+    for a, b in pairwise(splices):
         if b.start < a.end:
             raise RefusedError("two edits overlap")
     return splices
@@ -61,7 +63,7 @@ def spliced(text: str, splices: list[Splice]) -> str:
 def _segment(code: str, start: int, grammar: Grammar, edits: list[Edit]) -> list[Splice]:
     """LibCST makes the edits; what it gives must be the segment with just those nodes changed."""
     frame = _Frame(code, grammar)
-    splices = []
+    splices: list[Splice] = []
     for edit in sorted(edits, key=lambda e: -e.start):
         new = frame.apply(edit, edit.start - start, edit.end - start)
         splices.insert(0, Splice(edit, edit.start, edit.end, new))
@@ -72,34 +74,30 @@ def _segment(code: str, start: int, grammar: Grammar, edits: list[Edit]) -> list
 
 
 class _Frame:
-    """A segment as a LibCST module, with what had to be put around it to parse alone."""
+    """A segment as LibCST reads it alone: a module of one statement, or one expression."""
 
     def __init__(self, code: str, grammar: Grammar) -> None:
-        # A statement inside a block may continue on lines of any indentation, so it stands alone;
-        # an expression may span lines only within brackets.
+        # An expression may span lines only within brackets, so it gets a pair.
         self.prefix, self.suffix = ("(", ")") if grammar == "expression" else ("", "")
-        source = self.prefix + code + self.suffix
+        self.source = code
+        self.module = self._parse()
+
+    def _parse(self) -> cst.Module:
+        source = self.prefix + self.source + self.suffix
         try:
-            self.module = cst.parse_module(source)
+            module = cst.parse_module(source)
         except cst.ParserSyntaxError as error:
             raise FileError(f"LibCST does not parse the statement: {error.message}") from None
-        if self.module.code != source:
+        if module.code != source:
             raise FileError("LibCST does not give the statement back byte for byte")
+        return module
 
     def apply(self, edit: Edit, start: int, end: int) -> str:
         """Change the node at these char offsets of the segment; gives the new node's code."""
-        shift = len(self.prefix)
-        node = self._node_at(start + shift, end + shift)
-        match edit.op:
-            case "replace":
-                new: cst.CSTNode = _literal(edit.new, node)
-            case "entries":
-                new = _entries(node, edit, self.module.default_newline)
-            case "remove":
-                raise AssertionError("a removal is spliced, not transformed")
-        self.module = self.module.visit(_Replace(node, new))
-        bare = new.with_changes(lpar=(), rpar=()) if isinstance(new, cst.BaseExpression) else new
-        return self.module.code_for_node(bare)
+        node = self._node_at(start, end)
+        new = _entries(node, edit) if edit.op == "entries" else _literal(edit.new, node)
+        self.module = cst.ensure_type(self.module.visit(_Replace(node, new)), cst.Module)
+        return self.module.code_for_node(new.with_changes(lpar=(), rpar=()))
 
     def code(self) -> str:
         """The segment's new code."""
@@ -107,15 +105,29 @@ class _Frame:
         return code[len(self.prefix) : len(code) - len(self.suffix)]
 
     def _node_at(self, start: int, end: int) -> cst.BaseExpression:
+        if (start, end) == (0, len(self.source)) and self.prefix:
+            return self._whole()
         code = self.module.code
-        first = len(code[:start].encode())
-        length = len(code[start:end].encode())
+        shift = len(self.prefix)
+        first = len(code[: start + shift].encode())
+        length = len(code[start + shift : end + shift].encode())
         wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
         spans = wrapper.resolve(ByteSpanPositionProvider)
         for node, span in spans.items():
             if span.start == first and span.length == length and isinstance(node, cst.BaseExpression):
                 return node
-        raise RefusedError(f"LibCST and ast disagree about {code[start:end]!r}")
+        raise _disagree(code[start + shift : end + shift])
+
+    def _whole(self) -> cst.BaseExpression:
+        """The one expression of the segment, without looking for its place."""
+        match self.module.body:
+            case [cst.SimpleStatementLine(body=[cst.Expr(value=value)])]:
+                return value
+        raise _disagree(self.source)
+
+
+def _disagree(code: str) -> RefusedError:
+    return RefusedError(f"LibCST and ast disagree about {code[:60]!r}")
 
 
 class _Replace(cst.CSTTransformer):
@@ -163,14 +175,14 @@ def remove_statement(text: str, start: int, end: int) -> tuple[int, int]:
 # Autotune lists -------------------------------------------------------------------------------
 
 
-def _entries(node: cst.BaseExpression, edit: Edit, newline: str) -> cst.BaseExpression:
+def _entries(node: cst.BaseExpression, edit: Edit) -> cst.BaseExpression:
     """The list with entries dropped and added. Comments between entries all stay."""
     if not isinstance(node, cst.List):
         raise RefusedError("LibCST and ast disagree about the list")
     keep, added = cast("tuple[tuple[bool, ...], tuple[Entry, ...]]", edit.payload)
     elements = list(node.elements)
     leads = [node.lbracket.whitespace_after, *(_gap(e) for e in elements[:-1])]
-    plain = _plain_gap(leads, newline)
+    plain = _plain_gap(leads)
     closing = node.rbracket.whitespace_before
     trailing_comma = bool(elements) and isinstance(elements[-1].comma, cst.Comma)
     last_gap = _gap(elements[-1]) if trailing_comma else None
@@ -180,19 +192,19 @@ def _entries(node: cst.BaseExpression, edit: Edit, newline: str) -> cst.BaseExpr
     template = _template(elements, keep)
     for element, lead, kept in zip(elements, leads, keep, strict=True):
         if kept:
-            rows.append((_with_comments(lead, carried, newline), element.value))
+            rows.append((_with_comments(lead, carried), element.value))
             carried = []
         else:
             carried.append(lead)
     new = [_clone(template, entry) for entry in added]
     for value in new:
         lead = plain if rows or not elements else leads[0]
-        rows.append((_with_comments(lead, carried, newline), value))
+        rows.append((_with_comments(lead, carried), value))
         carried = []
     if not rows:
         raise RefusedError("no entry would be left in the list")
     end_gap = last_gap if last_gap is not None else closing
-    end_gap = _with_comments(end_gap, carried, newline) if carried else end_gap
+    end_gap = _with_comments(end_gap, carried) if carried else end_gap
     return _rebuilt(node, rows, end_gap, trailing_comma)
 
 
@@ -223,9 +235,7 @@ def _gap(element: cst.BaseElement) -> cst.BaseParenthesizableWhitespace:
     return comma.whitespace_after if isinstance(comma, cst.Comma) else cst.SimpleWhitespace("")
 
 
-def _plain_gap(
-    leads: list[cst.BaseParenthesizableWhitespace], newline: str
-) -> cst.BaseParenthesizableWhitespace:
+def _plain_gap(leads: list[cst.BaseParenthesizableWhitespace]) -> cst.BaseParenthesizableWhitespace:
     """The gap between entries, without comments: as the list's own."""
     for lead in leads[1:] + leads[:1]:
         if isinstance(lead, cst.ParenthesizedWhitespace):
@@ -237,7 +247,6 @@ def _plain_gap(
 def _with_comments(
     lead: cst.BaseParenthesizableWhitespace,
     carried: list[cst.BaseParenthesizableWhitespace],
-    newline: str,
 ) -> cst.BaseParenthesizableWhitespace:
     """`lead`, with the comments of the gaps of dropped entries put before its own."""
     lines = [line for gap in carried for line in _comment_lines(gap)]
@@ -255,9 +264,7 @@ def _comment_lines(gap: cst.BaseParenthesizableWhitespace) -> list[cst.EmptyLine
         return []
     lines = [line for line in gap.empty_lines if line.comment is not None]
     if gap.first_line.comment is not None:
-        head = cst.EmptyLine(
-            indent=gap.indent, whitespace=gap.last_line, comment=gap.first_line.comment
-        )
+        head = cst.EmptyLine(indent=gap.indent, whitespace=gap.last_line, comment=gap.first_line.comment)
         lines.insert(0, head)
     return lines
 
@@ -277,31 +284,25 @@ def _clone(template: cst.BaseExpression, entry: Entry) -> cst.BaseExpression:
 
     Keys that the template lacks are left out; keys that the entry lacks keep their value.
     """
-    clone = template.deep_clone()
-    wanted = dict(entry.values + entry.options)
-    return cast("cst.BaseExpression", clone.visit(_Values(wanted)))
+    match template:
+        case cst.Call(args=[cst.Arg(value=cst.Dict() as display) as first, *options]):
+            values = dict(entry.values + entry.options)
+            pairs = [_with_value(item, _key(item), values) for item in display.elements]
+            return template.with_changes(
+                args=[
+                    first.with_changes(value=display.with_changes(elements=pairs)),
+                    *(_with_value(o, o.keyword.value if o.keyword else "", values) for o in options),
+                ]
+            )
+    raise _disagree("the list's entries")
 
 
-class _Values(cst.CSTTransformer):
-    """Sets the literals of a `triton.Config` by key."""
+def _key(item: cst.BaseDictElement) -> str:
+    key = item.key if isinstance(item, cst.DictElement) else None
+    return str(key.evaluated_value) if isinstance(key, cst.SimpleString) else ""
 
-    def __init__(self, wanted: dict[str, Scalar]) -> None:
-        super().__init__()
-        self.wanted = wanted
 
-    def leave_DictElement(
-        self, original_node: cst.DictElement, updated_node: cst.DictElement
-    ) -> cst.DictElement:
-        key = original_node.key
-        if isinstance(key, cst.SimpleString):
-            return self._set(str(key.evaluated_value), updated_node)
-        return updated_node
-
-    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
-        keyword = original_node.keyword
-        return self._set(keyword.value, updated_node) if keyword else updated_node
-
-    def _set(self, key: str, node: cst.CSTNodeT) -> cst.CSTNodeT:
-        if key not in self.wanted:
-            return node
-        return node.with_changes(value=cst.parse_expression(repr(self.wanted[key])))
+def _with_value(node: _Node, key: str, values: dict[str, Scalar]) -> _Node:
+    if key not in values:
+        return node
+    return node.with_changes(value=cst.parse_expression(repr(values[key])))

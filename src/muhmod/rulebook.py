@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from muhmod.derive.work import Facts
 from muhmod.errors import UsageError, nearest
@@ -57,7 +57,7 @@ QUANTITIES: dict[str, tuple[Any, ...]] = {
     "max_num_batched_tokens": ("tokens", 1, 2**24),
     "max_model_len": ("tokens", 1, 2**30),
 }
-_BYTES = {"bytes": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_BYTES: dict[str, float] = {"bytes": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _UNITS: dict[str, dict[str, float]] = {
     "bytes": _BYTES,
     "GB/s": {"GB/s": 1, "MB/s": 1e-3, "TB/s": 1e3},
@@ -74,8 +74,7 @@ _SLOT_KEYS = {"derive", "value", "reason"}
 _GUARD_KEYS = {"implemented": {"guard", "symbol"}}
 
 
-@dataclass(frozen=True, slots=True)
-class SlotRule:
+class SlotRule(NamedTuple):
     """What sets a slot: a derivation by name, or a literal of the pack's with its reason."""
 
     derive: str
@@ -83,22 +82,20 @@ class SlotRule:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GuardRule:
+class GuardRule(NamedTuple):
     """A condition on the tree, of the closed set that `guards` knows."""
 
     guard: str
     symbol: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """One site rule: which site, bound to which scope, what its slots become."""
 
     name: str
     site: str
     scope: str
-    slots: Mapping[str, SlotRule] = field(default_factory=dict)
+    slots: Mapping[str, SlotRule] = MappingProxyType({})
     beside: str = ""
     remove: bool = False
     guards: tuple[GuardRule, ...] = ()
@@ -107,8 +104,7 @@ class Rule:
     expect: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Pack:
+class Pack(NamedTuple):
     """A rule pack with its facts."""
 
     name: str
@@ -123,8 +119,7 @@ class Pack:
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Document:
+class _Document(NamedTuple):
     """A TOML file with the means to point into it."""
 
     path: Path
@@ -337,7 +332,7 @@ def _candidate(document: _Document, name: str, unit: str, row: object) -> Candid
 
 
 def _settings(words: Iterable[str]) -> dict[str, tuple[Candidate, ...]]:
-    found = {}
+    found: dict[str, tuple[Candidate, ...]] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not value:
@@ -379,8 +374,7 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
     if not isinstance(expect, int) or expect < 1:
         raise document.fail("expect must be a whole number from 1", *keys, "expect")
     slots = document.check(table.get("slots", {}), table.get("slots", {}), *keys, "slots")
-    return replace(
-        rule,
+    return rule._replace(
         slots={slot: _slot(document, (*keys, "slots", slot), row) for slot, row in slots.items()},
         beside=str(table.get("beside", "")),
         remove=table.get("remove", False) is True,

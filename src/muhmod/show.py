@@ -37,9 +37,8 @@ def console(color: str = "auto", *, to: object = None) -> Console:
 def table(out: Console, rows: Iterable[SiteReport]) -> None:
     """One row a site: where, in which state, which values."""
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False)
-    for name, options in (("site", {"no_wrap": True}), ("place", {"overflow": "fold"}),
-                          ("state", {"no_wrap": True}), ("values and why", {"overflow": "fold"})):  # fmt: skip
-        grid.add_column(name, **options)  # type: ignore[arg-type]
+    for name in ("site", "place", "state", "values and why"):
+        grid.add_column(name, no_wrap=name in ("site", "state"), overflow="fold")
     for row in rows:
         place = f"{row.file}:{row.line}" if row.file else "-"
         state = Text(row.state, style="bold red" if row.code else _STYLES.get(row.state, ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from muhmod.errors import FileError
@@ -105,12 +105,13 @@ class Module:
 class Site:
     """Base of the codemods. A site finds its places in one module and says what each slot holds.
 
-    `needles`: a file is parsed only if it holds one of the byte strings in each group.
+    A file is parsed only if it holds `needle` and then `pattern`: the first is cheap on bytes.
     """
 
     name: ClassVar[str]
     sets: ClassVar[str]
-    needles: ClassVar[tuple[tuple[bytes, ...], ...]]
+    needle: ClassVar[bytes]
+    pattern: ClassVar[re.Pattern[bytes]]
 
     def find(self, module: Module) -> list[Found]:
         """Every place of this site in the module, in source order."""
@@ -118,11 +119,9 @@ class Site:
 
     def wanted(self, data: bytes) -> bool:
         """Whether the file may hold this site at all: bytes only, no parsing."""
-        return all(any(needle in data for needle in group) for group in self.needles)
+        return self.needle in data and self.pattern.search(data) is not None
 
-    def found(
-        self, scope: Scope, form: str, slots: list[Slot], module: Module, **why: str
-    ) -> Found:
+    def found(self, scope: Scope, form: str, slots: list[Slot], module: Module, **why: str) -> Found:
         """A Found over its slots' lines; decorated definitions count from their slots."""
         lines = [slot.line for slot in slots] or [scope.node.lineno if scope.node else 1]
         ends = [slot.end_line for slot in slots] or lines
@@ -169,7 +168,7 @@ def segment_kind(node: ast.stmt | ast.expr) -> Literal["statement", "expression"
     return "block" if hasattr(node, "body") else "statement"
 
 
-_FOLD = {
+_FOLD: dict[type[ast.operator], Callable[[int, int], int | None]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,
@@ -190,7 +189,7 @@ def fold(node: ast.expr) -> Scalar | None:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _FOLD:
             a, b = fold(left), fold(right)
             if type(a) is int and type(b) is int:
-                return _FOLD[type(op)](a, b)  # type: ignore[no-any-return]
+                return _FOLD[type(op)](a, b)
     return None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from muhmod.errors import FileError, UsageError
 
@@ -15,11 +15,11 @@ _SKIPPED_FOLDERS = {"__pycache__", "node_modules", "third_party", "vendor", "_ve
                     "test", "testing", "build", "dist"}  # fmt: skip
 _TEST_FILE = re.compile(r"(test_.*|.*_test|conftest)\.py")
 _GENERATED = re.compile(rb"@generated|(?i:#.*\bgenerated\b.*\bdo not (edit|modify)\b)")
+_READ = 1 << 17
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """A package folder to work on.
 
     `package`: the folder (absolute). `home`: its parent, where the lock and the journal stand.
@@ -40,8 +40,7 @@ class Tree:
         return (self.package / file).relative_to(self.root).as_posix()
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """A file's decoded text and how to turn it back into the same bytes."""
 
     text: str
@@ -116,16 +115,11 @@ def files(tree: Tree, *, everything: bool = False) -> tuple[list[str], list[str]
     outside: list[str] = []
     top = str(tree.package)
     cut = len(top) + 1
-    found = [
-        path[cut:]
-        for path in _walk(top, top, outside, everything)
-    ]
+    found = [path[cut:] for path in _walk(top, top, outside, everything)]
     return sorted(found), sorted(path[cut:] for path in outside)
 
 
-def _walk(
-    folder: str, top: str, outside: list[str], everything: bool = False
-) -> Iterator[str]:
+def _walk(folder: str, top: str, outside: list[str], everything: bool = False) -> Iterator[str]:
     try:
         entries = list(os.scandir(folder))
     except OSError as error:
@@ -151,12 +145,17 @@ def _leads_inside(path: str, top: str) -> bool:
 def read(tree: Tree, file: str) -> bytes:
     """A file's bytes. Raises FileError."""
     try:
-        with open(f"{tree.package}/{file}", "rb", buffering=0) as stream:
-            return stream.read()
+        handle = os.open(f"{tree.package}/{file}", os.O_RDONLY)
+        try:
+            data = os.read(handle, _READ)
+            # A short read is the end: only longer files need to be asked again.
+            while len(data) % _READ == 0 and (more := os.read(handle, _READ)):
+                data += more
+            return data
+        finally:
+            os.close(handle)
     except OSError as error:
-        raise FileError(
-            f"cannot read {file}: {error.strerror}", "check its permissions"
-        ) from None
+        raise FileError(f"cannot read {file}: {error.strerror}", "check its permissions") from None
 
 
 def is_generated(data: bytes) -> bool:

@@ -31,6 +31,7 @@ _COMPARE: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.eq, ast.IsNot: operator.ne,
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
+_CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "int": int}
 _PLATFORMS = ("cuda", "rocm", "cpu", "xpu", "hpu", "tpu", "neuron", "npu")
 
 
@@ -83,9 +84,7 @@ def _bound(test: ast.expr, taken: bool, work: Work, limit: float) -> float:
             narrows = isinstance(op, ast.And) is taken
             # A part that is known to fail cannot be the way through an `or`.
             parts = [
-                _bound(v, taken, work, limit)
-                for v in values
-                if narrows or _truth(v, work) in (None, taken)
+                _bound(v, taken, work, limit) for v in values if narrows or _truth(v, work) in (None, taken)
             ]
             return (min if narrows else max)(parts) if parts else limit
         case ast.Compare(left=left, ops=ops, comparators=comparators):
@@ -224,8 +223,8 @@ def _attribute(node: ast.Attribute, attr: str, work: Work) -> Any:
 def _call(node: ast.Call, work: Work, given: dict[str, Scalar] | None) -> Any:
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     arguments = [_evaluate(a, work, given) for a in node.args]
-    if name in ("min", "max", "int") and arguments and None not in arguments:
-        return {"min": min, "max": max, "int": int}[name](*arguments)
+    if name in _CALLS and arguments and None not in arguments:
+        return _CALLS[name](*arguments)
     if name == "has_device_capability" and arguments and arguments[0] is not None:
         return _has_capability(arguments[0], work)
     if name == "get_device_capability":

@@ -6,10 +6,12 @@ so that its figures can be reproduced; the limits beyond it are named where they
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
-from muhmod.derive.arms import apply_transforms, certain, possible
+from muhmod.derive.arms import apply_transforms, certain
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import LimitError
 from muhmod.model import Arrival, Entry, Scalar
@@ -63,9 +65,7 @@ def prefill_block(work: Work, ask: Ask) -> int:
     return value
 
 
-def _prefill_fits(
-    literal: int, limit: int, head_dim: int, element: int, work: Work, ask: Ask
-) -> bool:
+def _prefill_fits(literal: int, limit: int, head_dim: int, element: int, work: Work, ask: Ask) -> bool:
     """Whether the tile that arrives at the kernel is legal and fits, for every sure arrival."""
     sure = [a for a in ask.arrivals if certain(a, work)]
     # Without a path that is known to be taken, the literal itself is what the kernel gets.
@@ -155,9 +155,7 @@ def card(work: Work) -> Card:
     )
 
 
-def refusal(
-    c: Card, block_m: int, block_n: int, num_warps: int, num_stages: int, pre_load_v: bool
-) -> str:
+def refusal(c: Card, block_m: int, block_n: int, num_warps: int, num_stages: int, pre_load_v: bool) -> str:
     """Why this card cannot run the configuration, or an empty string."""
     needed = smem_bytes(block_m, block_n, c.head_dim, c.element)
     threads = num_warps * c.warp_size
@@ -176,17 +174,18 @@ def refusal(
     return ""
 
 
-def grid(c: Card) -> list[Config]:
+@lru_cache(maxsize=8)
+def grid(c: Card) -> tuple[Config, ...]:
     """Every configuration of the grid that the card can run, best score first (stable)."""
     found = []
     for bm, bn, warps, stages, preload, waves in product(*GRID.values()):
         if refusal(c, bm, bn, warps, stages, bool(preload)):
             continue
         found.append(_scored(c, bm, bn, warps, stages, bool(preload), waves))
-    return sorted(found, key=lambda config: -config.score)
+    return tuple(sorted(found, key=lambda config: -config.score))
 
 
-def unique(configs: list[Config]) -> list[Config]:
+def unique(configs: Iterable[Config]) -> list[Config]:
     """The first of each key, in order."""
     seen: dict[tuple[int, ...], Config] = {}
     for config in configs:
@@ -194,9 +193,7 @@ def unique(configs: list[Config]) -> list[Config]:
     return list(seen.values())
 
 
-def _scored(
-    c: Card, bm: int, bn: int, warps: int, stages: int, preload: bool, waves: int
-) -> Config:
+def _scored(c: Card, bm: int, bn: int, warps: int, stages: int, preload: bool, waves: int) -> Config:
     needed = smem_bytes(bm, bn, c.head_dim, c.element)
     threads = warps * c.warp_size
     occupancy = min(

@@ -32,15 +32,14 @@ def moe_block_m(work: Work, ask: Ask) -> int:
     t = numel / active
     work.step(f"{active} of {experts} experts are active: t = {numel:,} / {active} = {t:g} tokens each")
     wanted = t + 2 * sqrt(t)
-    rounded = 2 ** ceil(log2(wanted))
+    rounded = 1 << ceil(log2(wanted))
     value = max(SMALLEST, min(LARGEST, rounded))
     work.step(
-        f"t + 2*sqrt(t) = {wanted:.4g}, next power of two {rounded}, "
-        f"within {SMALLEST}..{LARGEST}: {value}"
+        f"t + 2*sqrt(t) = {wanted:.4g}, next power of two {rounded}, within {SMALLEST}..{LARGEST}: {value}"
     )
     if ask.literal is not None:
         literal = ask.literal
         if not isinstance(literal, int) or literal < SMALLEST or literal & (literal - 1):
             raise LimitError(f"BLOCK_SIZE_M = {literal}: tl.dot needs a power of two >= {SMALLEST}")
         return literal
-    return value
+    return int(value)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 from muhmod.errors import DerivationError, DisputedFactError, MissingFactError
 from muhmod.model import STATUS_ORDER, Arrival, Candidate, Entry, Fact, Scalar
@@ -12,8 +12,7 @@ from muhmod.model import STATUS_ORDER, Arrival, Candidate, Entry, Fact, Scalar
 Value: TypeAlias = "Scalar | tuple[tuple[Entry, str, str], ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """What a site asks of a derivation: how its slot's value arrives at the kernel.
 
     `arrivals`: the paths from the slot to a use. `entries`: what an autotune list holds now.
@@ -26,13 +25,12 @@ class Ask:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """Candidates by fact name, with the unit, and the pack's choices (value and reason)."""
 
     units: Mapping[str, str]
     claims: Mapping[str, tuple[Candidate, ...]]
-    choices: Mapping[str, tuple[Scalar, str]] = field(default_factory=dict)
+    choices: Mapping[str, tuple[Scalar, str]] = MappingProxyType({})
 
     def resolve(self, name: str) -> Fact:
         """The claim of the best status; the pack's choice where it makes one.
@@ -85,14 +83,14 @@ class Facts:
         return Facts(self.units, {**self.claims, name: (candidate,)}, self.choices)
 
 
-@dataclass
 class Work:
     """A derivation at work: reads facts by name, writes down its steps."""
 
-    facts: Facts
-    used: dict[str, Fact] = field(default_factory=dict)
-    steps: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.used: dict[str, Fact] = {}
+        self.steps: list[str] = []
+        self.warnings: list[str] = []
 
     def fact(self, name: str) -> Fact:
         """The resolved fact, recorded as used."""

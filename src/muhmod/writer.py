@@ -1,0 +1,261 @@
+"""Apply and revert: a plan's bytes onto the disk, all or none, and read back.
+
+The caller holds the tree (`journal.held`). Never asks, never prints.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from muhmod import journal, lock, tree
+from muhmod.engine import Change, Options, Plan
+from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, nearest
+from muhmod.model import SiteReport, SlotReport, State
+from muhmod.site import Module
+from muhmod.tree import Tree
+
+
+def apply(made: Plan, lock_path: Path | None, *, allow_dirty: bool = False) -> Plan:
+    """Write the plan's files and the lock, all or none, then read them back.
+
+    The caller holds the tree (`journal.held`). Rows become `applied` only by what was read.
+    Raises MuhmodError, after which the tree is as before.
+    """
+    if not made.changes:
+        return made
+    path = lock_path or made.tree.home / lock.NAME
+    known = lock.load(path, made.tree.name)
+    if not allow_dirty:
+        _refuse_dirty(made.tree, {c.file: c.before for c in made.changes}, known)
+    new = _locked(made, known)
+    writes = [
+        journal.Write(_real(made.tree, c.file), journal.digest(c.before), c.after) for c in made.changes
+    ]
+    writes.append(_write_of(path, new.dump()))
+    journal.write(made.tree, writes)
+    return _read_back(made)
+
+
+def _write_of(path: Path, data: bytes | None) -> journal.Write:
+    before = journal.digest(path.read_bytes()) if path.exists() else ""
+    return journal.Write(path, before, data)
+
+
+def _real(of: Tree, file: str) -> Path:
+    return of.package / file
+
+
+def _locked(made: Plan, known: lock.Lock | None) -> lock.Lock:
+    rows = {row.rule: row for row in made.sites}
+    old = list(known.entries) if known else []
+    new = []
+    for change in made.changes:
+        before, after = journal.digest(change.before), journal.digest(change.after)
+        old = [_moved(entry, change, before, after) for entry in old]
+        for rule in dict.fromkeys(rule for rule, _ in change.splices):
+            splices = tuple(splice for name, splice in change.splices if name == rule)
+            row = rows[rule]
+            new.append(lock.Entry(row.site, row.file, row.scope, row.form, before, after, splices))
+    return lock.Lock(made.tree.name, made.pack.name, made.pack.digest, lock.merge(old, new))
+
+
+def _moved(entry: lock.Entry, change: Change, before: str, after: str) -> lock.Entry:
+    """An earlier entry of a file that is written again: its splices move with the new ones."""
+    if entry.file != change.file or entry.after != before:
+        return entry
+    shift_at = []
+    shift = 0
+    for _, splice in change.splices:
+        shift_at.append((splice.at - shift, len(splice.new) - len(splice.old)))
+        shift += len(splice.new) - len(splice.old)
+
+    def moved(splice: lock.Splice) -> lock.Splice:
+        return splice._replace(at=splice.at + sum(d for at, d in shift_at if at < splice.at))
+
+    return entry._replace(after=after, splices=tuple(moved(s) for s in entry.splices))
+
+
+def _read_back(made: Plan) -> Plan:
+    for change in made.changes:
+        if tree.read(made.tree, change.file) != change.after:
+            raise FileError(f"{change.file} does not hold what was written", "something else writes to it")
+    written = {rule for change in made.changes for rule, _ in change.splices}
+    rows = tuple(
+        row._replace(state="applied") if row.rule in written and row.state == "pending" else row
+        for row in made.sites
+    )
+    return made._replace(sites=rows)
+
+
+def _refuse_dirty(of: Tree, files: Mapping[str, bytes], known: lock.Lock | None) -> None:
+    """Uncommitted changes in a file to be written, unless they are muhmod's own."""
+    if not (of.root / ".git").exists():
+        return
+    own = {entry.file for entry in known.entries if known} if known else set()
+    ours = {
+        file
+        for file, data in files.items()
+        if file in own
+        and any(e.after == journal.digest(data) for e in (known.of_file(file) if known else ()))
+    }
+    names = [of.shown(file) for file in files if file not in ours]
+    if not names:
+        return
+    import subprocess
+
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(of.root), "status", "--porcelain", "-z", "-uall", "--", *names],
+            capture_output=True,
+            check=False,
+        )
+    except OSError:
+        result = None
+    if result is None or result.returncode:
+        raise RefusedError(
+            "git cannot say whether the files to be written have uncommitted changes",
+            "mend git, or give --allow-dirty",
+        )
+    dirty = [os.fsdecode(row[3:]) for row in result.stdout.split(b"\0") if row]
+    if dirty:
+        raise RefusedError(
+            f"uncommitted changes in {', '.join(sorted(dirty))}",
+            "commit or stash them, or give --allow-dirty",
+        )
+
+
+# Revert ---------------------------------------------------------------------------------------
+
+
+class Reverting(NamedTuple):
+    """What a revert would write: files with old and new bytes, rows, and the lock that stays."""
+
+    tree: Tree
+    sites: tuple[SiteReport, ...]
+    files: tuple[tuple[str, bytes, bytes], ...]
+    rest: lock.Lock
+    lock_path: Path
+
+    @property
+    def code(self) -> int:
+        """The exit code of all refusals."""
+        return max((row.code for row in self.sites), default=0)
+
+
+def plan_revert(of: Tree, lock_path: Path | None, options: Options = Options()) -> Reverting:  # noqa: B008
+    """The inverse of what the lock says, on the tree as it is now. Raises MuhmodError."""
+    path = lock_path or of.home / lock.NAME
+    known = lock.load(path, of.name)
+    if known is None:
+        raise RefusedError(f"there is no {path.name} beside {of.name}/: nothing to revert")
+    sites = {entry.site for entry in known.entries}
+    for name in (*options.select, *options.ignore):
+        if name not in sites:
+            raise UsageError(f"{path.name} has no site {name!r}{nearest(name, sites)}")
+    chosen = [
+        e
+        for e in known.entries
+        if (not options.select or e.site in options.select) and e.site not in options.ignore
+    ]
+    rows: list[SiteReport] = []
+    files = []
+    for file in sorted({entry.file for entry in chosen}):
+        group = [entry for entry in chosen if entry.file == file]
+        try:
+            data, back, found = _reverted(of, file, group)
+        except MuhmodError as error:
+            rows += [_revert_row(e, "drifted", error.message, error.code) for e in group]
+            continue
+        files.append((file, data, back))
+        rows += [_revert_row(e, "pending", "", 0, line) for e, line in zip(group, found, strict=True)]
+    rest = known._replace(entries=tuple(e for e in known.entries if e not in chosen))
+    rest = _kept_offsets(rest, chosen, files)
+    rows.sort(key=lambda row: (row.site, row.file))
+    return Reverting(of, tuple(rows), tuple(files), rest, path)
+
+
+def _revert_row(entry: lock.Entry, state: State, reason: str, code: int, line: int = 0) -> SiteReport:
+    slots = tuple(SlotReport(s.slot, line, s.new.strip(), s.old.strip()) for s in entry.splices)
+    return SiteReport(
+        entry.site, state, entry.file, entry.scope, line, line, entry.form, reason, entry.site, code,
+        slots if len(slots) < 4 and all("\n" not in s.old for s in slots) else (),
+    )  # fmt: skip
+
+
+def _reverted(of: Tree, file: str, entries: list[lock.Entry]) -> tuple[bytes, bytes, list[int]]:
+    data = tree.read(of, file)
+    text = tree.decode(data, file)
+    exact = journal.digest(data)
+    module = Module(text.text)
+    spans: list[tuple[int, lock.Splice]] = []
+    lines = []
+    for entry in entries:
+        places = []
+        for splice in entry.splices:
+            at = splice.at if exact == entry.after else _find_again(module, entry, splice)
+            if text.text[at : at + len(splice.new)] != splice.new:
+                raise RefusedError(f"{entry.site} was edited since it was written: {file}")
+            places.append((at, splice))
+        spans += places
+        lines.append(module.line_of(places[0][0]) if places else 1)
+    back = text.text
+    for at, splice in sorted(spans, key=lambda s: -s[0]):
+        back = back[:at] + splice.old + back[at + len(splice.new) :]
+    Module(back)
+    return data, text.encode(back), lines
+
+
+def _find_again(module: Module, entry: lock.Entry, splice: lock.Splice) -> int:
+    """Where the splice stands in a file that changed elsewhere: its surroundings, exactly once."""
+    wanted = splice.head + splice.new + splice.tail
+    first = module.text.find(wanted)
+    if first < 0 or module.text.find(wanted, first + 1) >= 0:
+        raise RefusedError(
+            f"{entry.site} was edited since it was written: {entry.file}",
+            "take the file back from version control, or undo that edit",
+        )
+    return first + len(splice.head)
+
+
+def _kept_offsets(
+    rest: lock.Lock, chosen: Iterable[lock.Entry], files: Iterable[tuple[str, bytes, bytes]]
+) -> lock.Lock:
+    """Entries that stay in a file that a partial revert writes: their splices move with it."""
+    after = {file: journal.digest(back) for file, _, back in files}
+    undone = [(e.file, s) for e in chosen for s in e.splices]
+
+    def moved(entry: lock.Entry) -> lock.Entry:
+        if entry.file not in after:
+            return entry
+        splices = tuple(
+            splice._replace(
+                at=splice.at
+                + sum(
+                    len(s.old) - len(s.new) for file, s in undone if file == entry.file and s.at < splice.at
+                ),
+            )
+            for splice in entry.splices
+        )
+        return entry._replace(after=after[entry.file], splices=splices)
+
+    return rest._replace(entries=tuple(moved(entry) for entry in rest.entries))
+
+
+def revert(made: Reverting, *, allow_dirty: bool = False) -> Reverting:
+    """Write a revert, all or none. The caller holds the tree. Raises MuhmodError."""
+    if not allow_dirty:
+        known = lock.load(made.lock_path, made.tree.name)
+        _refuse_dirty(made.tree, {file: data for file, data, _ in made.files}, known)
+    writes = [
+        journal.Write(_real(made.tree, file), journal.digest(data), back) for file, data, back in made.files
+    ]
+    writes.append(_write_of(made.lock_path, made.rest.dump() if made.rest.entries else None))
+    journal.write(made.tree, writes)
+    for file, _, back in made.files:
+        if tree.read(made.tree, file) != back:
+            raise FileError(f"{file} does not hold what was written")
+    rows = tuple(row._replace(state="applied") if row.state == "pending" else row for row in made.sites)
+    return made._replace(sites=rows)

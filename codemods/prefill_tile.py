@@ -11,7 +11,7 @@ import re
 
 from muhmod.flow import Flow, Leaf, State
 from muhmod.model import Found, Slot
-from muhmod.site import Module, Scope, Site, make_slot
+from muhmod.site import Module, Scope, Site, dotted, make_slot
 
 BOUND = {"BLOCK", "BLOCK_M", "BLOCK_N", "BASE_BLOCK", "TRITON_BLOCK_SIZE", "NUM_WARPS",
          "num_warps", "NUM_STAGES", "num_stages"}  # fmt: skip
@@ -47,9 +47,7 @@ class PrefillTile(Site):
         outer: Flow,
         module: Module,
     ) -> Found | None:
-        if not any(
-            isinstance(part, ast.Call) and isinstance(part.func, ast.Subscript) for part in ast.walk(node)
-        ):
+        if not _may_launch(node, module):
             return None
         flow = Flow(lambda cell: True, outer.final or State()).run(node.body)
         slots = [
@@ -59,6 +57,13 @@ class PrefillTile(Site):
             return None
         slots.sort(key=lambda slot: slot.start)
         return self.found(scope, _form(slots, flow), slots, module)
+
+
+def _may_launch(node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module) -> bool:
+    """Whether a host function's text has a `kernel[grid](`; device functions have none."""
+    if any(dotted(d).endswith("jit") for d in node.decorator_list):
+        return False
+    return re.search(r"\]\s*\(", module.source(node)) is not None
 
 
 def _module_flow(module: Module) -> Flow:

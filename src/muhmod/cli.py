@@ -357,7 +357,7 @@ def _ask(plan: Plan, options: Options) -> Plan:
     rest = ""
     for rule, file, edit in plan.edits:
         row = next(row for row in plan.sites if row.rule == rule)
-        answer = rest or _answer(row, file, edit.slot)
+        answer = rest or _answer(row, file, int(edit.name.rpartition("#")[2]))
         if answer in ("a", "q"):
             rest = "y" if answer == "a" else "n"
             answer = rest

@@ -183,6 +183,8 @@ def _search(reading: _Reading, rules: list[Rule]) -> dict[str, _Search]:
     """One pass over the bytes of all files; a file is parsed if a rule may bind in it."""
     found = {rule.name: _Search() for rule in rules}
     wanted = [(rule, _Needles(rule), catalog.site(rule.site)) for rule in rules]
+    first = {rule.name: max([*needles.names, site.needle], key=len) for rule, needles, site in wanted}
+    needles_ = tuple({*first.values()})
     for file in reading.files:
         try:
             data = tree.read(reading.tree, file)
@@ -190,9 +192,12 @@ def _search(reading: _Reading, rules: list[Rule]) -> dict[str, _Search]:
             for search in found.values():
                 search.faults.append(error)
             continue
-        for rule, needles, site in wanted:
-            if site.wanted(data) and needles.match(data):
-                _look(file, data, rule, reading, found[rule.name])
+        # One cheap look for the longest name of each rule decides for nearly every file.
+        held = {needle for needle in needles_ if needle in data}
+        if held:
+            for rule, needles, site in wanted:
+                if first[rule.name] in held and site.wanted(data) and needles.match(data):
+                    _look(file, data, rule, reading, found[rule.name])
     return found
 
 
@@ -351,13 +356,18 @@ def _suppressed(rule: Rule, module: Module, found: Found) -> str | None:
     return None
 
 
+def _key(index: int, slot: Slot) -> str:
+    """A slot's name within its site: the same on every run."""
+    return f"{slot.name}#{index}"
+
+
 def _removal(row: SiteReport, found: Found) -> tuple[SiteReport, list[Edit]]:
     slots, edits = [], []
     for index, slot in enumerate(found.slots):
         if slot.editable:
             why = Derived("", "heuristic", ("its guards hold, so the choice is left to the heuristic",))
             slots.append(_plain(slot, "")._replace(new="", note="removed", derived=why))
-            edits.append(Edit(index, slot.start, slot.end, "remove", "", slot.segment))
+            edits.append(Edit(_key(index, slot), slot.start, slot.end, "remove", "", slot.segment))
         else:
             slots.append(_plain(slot))
     return row._replace(state="pending", slots=tuple(slots)), edits
@@ -411,7 +421,7 @@ def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, 
         return plain._replace(note="holds the derived value", derived=derived), None, True
     new = derive.literal_of(derived.value)
     report = plain._replace(new=new, note="", derived=derived)
-    return report, Edit(index, slot.start, slot.end, "replace", new, slot.segment), True
+    return report, Edit(_key(index, slot), slot.start, slot.end, "replace", new, slot.segment), True
 
 
 def _list(found: Found, rule: Rule, pack: Pack) -> tuple[list[SlotReport], Edit | None]:
@@ -438,7 +448,7 @@ def _list(found: Found, rule: Rule, pack: Pack) -> tuple[list[SlotReport], Edit 
     if all(keep) and not added:
         return reports, None
     payload = (tuple(keep), tuple(entry for entry, _ in added))
-    edit = Edit(0, whole.start, whole.end, "entries", "", whole.segment, payload)
+    edit = Edit(_key(0, whole), whole.start, whole.end, "entries", "", whole.segment, payload)
     return reports, edit
 
 
@@ -516,21 +526,21 @@ def _change(
     names = {id(edit): rule for rule, edit in group}
     splices = rewrite.rewrite(source.text.text, [edit for _, edit in group])
     text = rewrite.spliced(source.text.text, splices)
-    after = _Source(source.file, b"", source.text, Module(text))
-    _second_pass(after, {rule for rule, _ in group}, reading, pack, options)
     try:
         data = source.text.encode(text)
     except UnicodeEncodeError as error:
         raise FileError(f"{source.file}: {error}") from None
     shift = 0
-    records = []
+    records: list[tuple[str, lock.Splice]] = []
     for splice in splices:
         old = source.text.text[splice.start : splice.end]
         at = splice.start + shift
         shift += len(splice.new) - len(old)
         head, tail = _context(text, at, at + len(splice.new))
-        slot = f"{splice.edit.slot}"
-        records.append((names[id(splice.edit)], lock.Splice(slot, at, old, splice.new, head, tail)))
+        record = lock.Splice(splice.edit.name, at, old, splice.new, head, tail)
+        records.append((names[id(splice.edit)], record))
+    module = source.module.edited(text, [(r.at, r.at + len(r.new)) for _, r in records])
+    _second_pass(source._replace(module=module), set(names.values()), reading, pack, options)
     return Change(source.file, source.data, data, tuple(records))
 
 

@@ -9,10 +9,7 @@ a crash of the machine the next writing command finishes what the plan says.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +32,8 @@ class Write(NamedTuple):
 
 def digest(data: bytes) -> str:
     """sha256, hexadecimal."""
+    import hashlib
+
     return hashlib.sha256(data).hexdigest()
 
 
@@ -94,6 +93,8 @@ def write(tree: Tree, writes: list[Write]) -> None:
 
 
 def _stage(folder: Path, writes: list[Write]) -> None:
+    import json
+
     _clear(folder)
     folder.mkdir()
     rows = []
@@ -151,6 +152,8 @@ def _shielded(folder: Path) -> None:
 
 def _perform(folder: Path, *, first: bool = False) -> None:
     """Rename every staged file into place. Can be repeated; `first`: nothing can be in place yet."""
+    import json
+
     try:
         plan = json.loads((folder / _PLAN).read_bytes())
         rows = plan["files"] if plan["schema"] == SCHEMA else None
@@ -200,6 +203,8 @@ def _keep(path: Path, kept: Path) -> None:
         try:
             os.link(path, kept)
         except OSError:
+            import shutil
+
             shutil.copy2(path, kept)
 
 
@@ -218,6 +223,7 @@ def _place(staged: Path, path: Path) -> None:
         os.rename(staged, path)
     except OSError as error:
         import errno
+        import shutil
 
         if error.errno != errno.EXDEV:
             raise
@@ -252,6 +258,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
+    import shutil
+
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -5,7 +5,6 @@ A header line, then one JSON line a site, sorted, so that merges are readable.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +55,8 @@ class Lock(NamedTuple):
 
     def dump(self) -> bytes:
         """The lock's bytes."""
+        import json
+
         head = {"schema": SCHEMA, "tree": self.tree, "rules": self.rules, "digest": self.digest}
         rows = [_row(e) for e in sorted(self.entries, key=lambda e: (e.site, e.file, e.scope))]
         lines = [json.dumps(row, ensure_ascii=True) for row in (head, *rows)]
@@ -72,6 +73,8 @@ def load(path: Path, tree: str) -> Lock | None:
         raise FileError(f"cannot read {path.name}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise _damaged(path, 1) from None
+    import json
+
     lines = text.splitlines()
     number = 0
     try:

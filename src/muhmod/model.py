@@ -117,7 +117,7 @@ class Found(NamedTuple):
 class Edit(NamedTuple):
     """A change of one slot. `op` says what LibCST does with it; `payload` is what it needs for that."""
 
-    slot: int
+    name: str
     start: int
     end: int
     op: Literal["replace", "remove", "entries"]

@@ -96,8 +96,15 @@ class _Frame:
         """Change the node at these char offsets of the segment; gives the new node's code."""
         node = self._node_at(start, end)
         new = _entries(node, edit) if edit.op == "entries" else _literal(edit.new, node)
-        self.module = cst.ensure_type(self.module.visit(_Replace(node, new)), cst.Module)
+        self.module = self._with(node, new)
         return self.module.code_for_node(new.with_changes(lpar=(), rpar=()))
+
+    def _with(self, old: cst.CSTNode, new: cst.CSTNode) -> cst.Module:
+        match self.module.body:
+            case [cst.SimpleStatementLine(body=[cst.Expr(value=value) as expr]) as line] if value is old:
+                changed = line.with_changes(body=[expr.with_changes(value=new)])
+                return self.module.with_changes(body=[changed])
+        return cst.ensure_type(self.module.visit(_Replace(old, new)), cst.Module)
 
     def code(self) -> str:
         """The segment's new code."""
@@ -305,4 +312,13 @@ def _key(item: cst.BaseDictElement) -> str:
 def _with_value(node: _Node, key: str, values: dict[str, Scalar]) -> _Node:
     if key not in values:
         return node
-    return node.with_changes(value=cst.parse_expression(repr(values[key])))
+    return node.with_changes(value=_scalar(values[key]))
+
+
+def _scalar(value: Scalar) -> cst.BaseExpression:
+    """The node of a literal; the parser only for what needs it."""
+    if isinstance(value, bool):
+        return cst.Name(str(value))
+    if isinstance(value, int) and value >= 0:
+        return cst.Integer(str(value))
+    return cst.parse_expression(repr(value))

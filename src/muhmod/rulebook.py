@@ -65,7 +65,7 @@ _UNITS: dict[str, dict[str, float]] = {
     "us": {"us": 1, "ns": 1e-3, "ms": 1e3},
     "TFLOP/s": {"TFLOP/s": 1, "GFLOP/s": 1e-3, "PFLOP/s": 1e3},
 }
-_QUANTITY = re.compile(r"\s*([+-]?[\d_]+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
+_QUANTITY = r"\s*([+-]?[\d_]+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(.*?)\s*"
 _STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
 _PACK_KEYS = {"schema", "title", "hardware", "model", "packages", "modules", "choose", "sites"}
 _SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
@@ -116,7 +116,7 @@ class Pack(NamedTuple):
     modules: tuple[str, ...]
     rules: tuple[Rule, ...]
     facts: Facts
-    digest: str = ""
+    text: str = ""
 
 
 class _Document(NamedTuple):
@@ -185,7 +185,7 @@ def load(
         modules=tuple(_words(document, data, "modules")),
         rules=tuple(_rule(document, key, table) for key, table in data.get("sites", {}).items()),
         facts=Facts(units, claims, choices),
-        digest=_digest(document.text),
+        text=document.text,
     )
 
 
@@ -233,7 +233,7 @@ def _number(value: object, unit: str) -> tuple[float | int, str]:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"{value!r} is no number")
     if isinstance(value, str):
-        match = _QUANTITY.fullmatch(value)
+        match = re.fullmatch(_QUANTITY, value)
         if match is None:
             raise ValueError(f"{value!r} is no number")
         digits = match[1].replace("_", "")
@@ -420,12 +420,6 @@ def _words(document: _Document, data: dict[str, Any], key: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise document.fail(f"{key} must be a list of words", key)
     return value
-
-
-def _digest(text: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _line_of(text: str, keys: tuple[str, ...]) -> int:

@@ -15,7 +15,7 @@ FunctionNode: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 Definition: TypeAlias = "FunctionNode | ast.ClassDef"
 MODULE_SCOPE = "<module>"
 _NEWLINE = re.compile(r"\r\n|\r|\n")
-_SUPPRESS = re.compile(r"#\s*muhmod:\s*skip\[([\w\-, ]+)\]\s*(.*)")
+_SUPPRESS = r"#\s*muhmod:\s*skip\[([\w\-, ]+)\]\s*(.*)"
 
 
 class Scope(NamedTuple):
@@ -32,10 +32,39 @@ class Module:
     """
 
     def __init__(self, text: str) -> None:
+        self._set(text, _parse(text))
+
+    def _set(self, text: str, parsed: ast.Module) -> None:
         self.text = text
-        self.tree = _parse(text)
+        self.tree = parsed
         self._ascii = text.isascii()
         self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+
+    def edited(self, text: str, spans: list[tuple[int, int]]) -> Module:
+        """The module of a text that was changed at `spans` (chars of the new text).
+
+        Where no line moved, only the top-level statements around the changes are parsed again.
+        """
+        new = Module.__new__(Module)
+        new._set(text, ast.Module(list(self.tree.body), []))
+        if len(new._starts) != len(self._starts):
+            return Module(text)
+        changed = {new.line_of(at) for span in spans for at in span}
+        for index, statement in enumerate(self.tree.body):
+            first, last = _lines(statement)
+            around = changed & {*range(first, last + 1)}
+            if not around:
+                continue
+            neighbours = self.tree.body[max(0, index - 1) : index] + self.tree.body[index + 1 : index + 2]
+            if any({first, last} & {*_lines(other)} for other in neighbours):
+                return Module(text)
+            end = new._starts[last] if last < len(new._starts) else len(text)
+            alone = _parse("\n" * (first - 1) + text[new._starts[first - 1] : end]).body
+            if len(alone) != 1:
+                return Module(text)
+            new.tree.body[index] = alone[0]
+            changed -= around
+        return Module(text) if changed else new
 
     def offset(self, line: int, column: int) -> int:
         """Char offset of an `ast` position (1-based line, UTF-8 column)."""
@@ -95,7 +124,7 @@ class Module:
 
         found: dict[int, tuple[tuple[str, ...], str]] = {}
         for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
-            match = _SUPPRESS.match(token.string) if token.type == tokenize.COMMENT else None
+            match = re.match(_SUPPRESS, token.string) if token.type == tokenize.COMMENT else None
             if match:
                 sites = tuple(part.strip() for part in match[1].split(","))
                 found[token.start[0]] = (sites, match[2].strip())
@@ -261,8 +290,14 @@ def _definitions(block: list[ast.stmt], prefix: str) -> Iterator[Scope]:
 
 
 def _covers(node: Definition, line: int) -> bool:
-    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-    return first <= line <= (node.end_lineno or node.lineno)
+    first, last = _lines(node)
+    return first <= line <= last
+
+
+def _lines(node: ast.stmt) -> tuple[int, int]:
+    """The first and last line of a statement, decorators included."""
+    decorators = [d.lineno for d in getattr(node, "decorator_list", ())]
+    return min([node.lineno, *decorators]), node.end_lineno or node.lineno
 
 
 def _parse(text: str) -> ast.Module:

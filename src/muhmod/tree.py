@@ -13,8 +13,7 @@ from muhmod.errors import FileError, UsageError
 LARGEST_FILE = 8 * 1024 * 1024
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules", "third_party", "vendor", "_vendor", "tests",
                     "test", "testing", "build", "dist"}  # fmt: skip
-_TEST_FILE = re.compile(r"(test_.*|.*_test|conftest)\.py")
-_GENERATED = re.compile(rb"@generated|(?i:#.*\bgenerated\b.*\bdo not (edit|modify)\b)")
+_GENERATED = rb"@generated|(?i:#.*\bgenerated\b.*\bdo not (edit|modify)\b)"
 _READ = 1 << 17
 _BOM = b"\xef\xbb\xbf"
 
@@ -129,11 +128,15 @@ def _walk(folder: str, top: str, outside: list[str], everything: bool = False) -
         if entry.is_dir(follow_symlinks=False):
             if everything or not (name in _SKIPPED_FOLDERS or name.startswith(".")):
                 yield from _walk(entry.path, top, outside, everything)
-        elif name.endswith(".py") and (everything or not _TEST_FILE.fullmatch(name)):
+        elif name.endswith(".py") and (everything or not _is_test(name)):
             if not entry.is_symlink():
                 yield entry.path
             elif not _leads_inside(entry.path, top):
                 outside.append(entry.path)
+
+
+def _is_test(name: str) -> bool:
+    return name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py"
 
 
 def _leads_inside(path: str, top: str) -> bool:
@@ -145,7 +148,7 @@ def _leads_inside(path: str, top: str) -> bool:
 def read(tree: Tree, file: str) -> bytes:
     """A file's bytes. Raises FileError."""
     try:
-        handle = os.open(f"{tree.package}/{file}", os.O_RDONLY)
+        handle = os.open(os.path.join(tree.package, file), os.O_RDONLY)
         try:
             data = os.read(handle, _READ)
             # A short read is the end: only longer files need to be asked again.
@@ -160,7 +163,7 @@ def read(tree: Tree, file: str) -> bytes:
 
 def is_generated(data: bytes) -> bool:
     """Whether the file's head says that a generator wrote it."""
-    return _GENERATED.search(data[:2000]) is not None
+    return re.search(_GENERATED, data[:2000]) is not None
 
 
 def decode(data: bytes, file: str) -> Text:

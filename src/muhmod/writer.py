@@ -59,7 +59,9 @@ def _locked(made: Plan, known: lock.Lock | None) -> lock.Lock:
             splices = tuple(splice for name, splice in change.splices if name == rule)
             row = rows[rule]
             new.append(lock.Entry(row.site, row.file, row.scope, row.form, before, after, splices))
-    return lock.Lock(made.tree.name, made.pack.name, made.pack.digest, lock.merge(old, new))
+    return lock.Lock(
+        made.tree.name, made.pack.name, journal.digest(made.pack.text.encode())[:16], lock.merge(old, new)
+    )
 
 
 def _moved(entry: lock.Entry, change: Change, before: str, after: str) -> lock.Entry:
@@ -178,7 +180,9 @@ def plan_revert(of: Tree, lock_path: Path | None, options: Options = Options()) 
 
 
 def _revert_row(entry: lock.Entry, state: State, reason: str, code: int, line: int = 0) -> SiteReport:
-    slots = tuple(SlotReport(s.slot, line, s.new.strip(), s.old.strip()) for s in entry.splices)
+    slots = tuple(
+        SlotReport(s.slot.partition("#")[0], line, s.new.strip(), s.old.strip()) for s in entry.splices
+    )
     return SiteReport(
         entry.site, state, entry.file, entry.scope, line, line, entry.form, reason, entry.site, code,
         slots if len(slots) < 4 and all("\n" not in s.old for s in slots) else (),

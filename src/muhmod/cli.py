@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +184,14 @@ class _Settings:
         return name
 
     @property
+    def jobs(self) -> int:
+        """Worker processes: 1 unless asked for more."""
+        jobs = self.get("jobs", "jobs", 1)
+        if not isinstance(jobs, int) or jobs < 1:
+            raise UsageError(f"jobs must be a whole number from 1, not {jobs!r}")
+        return jobs
+
+    @property
     def color(self) -> str:
         """auto, always or never."""
         if os.environ.get("NO_COLOR") and not self.given.get("color"):
@@ -285,7 +294,7 @@ def apply(trees: tuple[str, ...], **given: Any) -> int:
     if given["interactive"] and mode != "write":
         raise UsageError(f"-i asks before writing; it does not go with --{mode}")
     with _writing(located, mode):
-        made = [engine.plan(tree, pack, settings.options()) for tree in located]
+        made = engine.plan_all(located, pack, settings.options(), settings.jobs)
         code = max(plan.code for plan in made)
         if given["interactive"] and not code:
             made = [_ask(plan, settings.options()) for plan in made]
@@ -462,10 +471,10 @@ def _tables(out: _Out, made: list[Plan], settings: _Settings) -> None:
     from muhmod import show
 
     for plan in made:
-        out.rich(lambda console, plan=plan: show.table(console, plan.sites))  # type: ignore[misc]
+        out.rich(partial(show.table, rows=plan.sites))
         if settings.given["verbose"]:
             for row in plan.sites:
-                out.rich(lambda console, row=row: show.explain(console, row))  # type: ignore[misc]
+                out.rich(partial(show.explain, row=row))
         if plan.code:
             continue
         for change in plan.changes:
@@ -474,7 +483,7 @@ def _tables(out: _Out, made: list[Plan], settings: _Settings) -> None:
                 out.raw(data)
             else:
                 shown = data.decode("utf-8", "replace").rstrip("\n")
-                out.rich(lambda console, shown=shown: show.patch(console, shown))  # type: ignore[misc]
+                out.rich(partial(show.patch, data=shown))
 
 
 def _talk(made: list[Plan], mode: str, code: int, refusal: str, quiet: bool, name: str) -> None:
@@ -523,7 +532,7 @@ def sites(trees: tuple[str, ...], **given: Any) -> int:
     code = 0
     for word in settings.trees(trees):
         of = tree.locate(word, ("vllm", "sglang", "aphrodite"))
-        rows, faults = engine.sites(of, chosen, everything=given["everything"])
+        rows, faults = engine.sites(of, chosen, everything=given["everything"], jobs=settings.jobs)
         code = max([code, *(fault.code for fault in faults)])
         reasons = [fault.message for fault in faults]
         for reason in reasons:
@@ -542,7 +551,7 @@ def sites(trees: tuple[str, ...], **given: Any) -> int:
         else:
             from muhmod import show
 
-            out.rich(lambda console, rows=rows: show.found(console, rows))  # type: ignore[misc]
+            out.rich(partial(show.found, rows=rows, verbose=bool(given["verbose"])))
             if not given["quiet"]:
                 _say(f"{len(rows)} sites in {of.name}/")
     if reports:

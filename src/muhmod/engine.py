@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from muhmod import catalog, derive, guards, lock, tree
 from muhmod.derive.arms import possible
@@ -27,6 +28,7 @@ from muhmod.site import MODULE_SCOPE, Module
 from muhmod.tree import Text, Tree
 
 _MOST_CANDIDATES = 3
+_Result = TypeVar("_Result")
 
 
 class Options(NamedTuple):
@@ -570,15 +572,40 @@ def _context(text: str, start: int, end: int) -> tuple[str, str]:
 # Sites ----------------------------------------------------------------------------------------
 
 
+def plan_all(trees: Sequence[Tree], pack: Pack, options: Options, jobs: int = 1) -> list[Plan]:
+    """The plans of several trees, in order; with `jobs` worker processes."""
+    return _mapped(plan, [(of, pack, options) for of in trees], jobs)
+
+
+def _mapped(work: Callable[..., _Result], rows: list[tuple[object, ...]], jobs: int) -> list[_Result]:
+    """`work(*row)` for each row, in order, in up to `jobs` processes."""
+    if jobs == 1 or len(rows) == 1:
+        return [work(*row) for row in rows]
+    from concurrent.futures import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(min(jobs, len(rows))) as pool:
+        return [future.result() for future in [pool.submit(work, *row) for row in rows]]
+
+
 def sites(
-    of: Tree, select: tuple[str, ...] = (), *, everything: bool = False
+    of: Tree, select: tuple[str, ...] = (), *, everything: bool = False, jobs: int = 1
 ) -> tuple[list[Found], list[FileError]]:
     """Every tuning site of the tree, by file and line, and the files that could not be read."""
-    chosen = [catalog.check(name) for name in select] or list(catalog.names())
+    chosen = tuple(catalog.check(name) for name in select) or catalog.names()
+    files, _ = tree.files(of, everything=everything)
+    slices = [files[number::jobs] for number in range(jobs)]
+    parts = _mapped(_sites_of, [(of, chosen, everything, part) for part in slices], jobs)
+    found = [row for rows, _ in parts for row in rows]
+    faults = [fault for _, part in parts for fault in part]
+    return sorted(found, key=lambda f: (f.file, f.line, f.site, f.scope)), sorted(faults, key=str)
+
+
+def _sites_of(
+    of: Tree, chosen: tuple[str, ...], everything: bool, files: list[str]
+) -> tuple[list[Found], list[FileError]]:
     kinds = [catalog.site(name) for name in chosen]
     found: list[Found] = []
     faults: list[FileError] = []
-    files, _ = tree.files(of, everything=everything)
     for file in files:
         try:
             data = tree.read(of, file)
@@ -591,4 +618,4 @@ def sites(
             continue
         for kind in wanted:
             found += [f._replace(file=file) for f in kind.find(module)]
-    return sorted(found, key=lambda f: (f.file, f.line, f.site, f.scope)), faults
+    return found, faults

@@ -373,10 +373,13 @@ class Flow:
                         self._escape(part, node, state)
                     case ast.Subscript(ctx=ast.Load()):
                         self._read(part, state)
+                    case ast.IfExp(test=test):
+                        for name in ast.walk(test):
+                            self._read(name, state)
                     case ast.Name(ctx=ast.Load()) if isinstance(node, (ast.If, ast.While)):
                         self._read(part, state)
 
-    def _read(self, part: ast.expr, state: State) -> None:
+    def _read(self, part: ast.AST, state: State) -> None:
         cell = _cell_of(part)
         if cell and cell in state.cells:
             self._use("read", cell, part, state.cells[cell])

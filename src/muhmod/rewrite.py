@@ -8,6 +8,7 @@ nodes at that place, the edit is refused.
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Literal, NamedTuple, TypeVar, cast
 
@@ -18,6 +19,7 @@ from muhmod.errors import FileError, RefusedError
 from muhmod.model import Edit, Entry, Scalar
 
 Grammar = Literal["statement", "expression", "block"]
+_TO_LINE_END = re.compile(r"[^\r\n]*")
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 
 
@@ -163,7 +165,7 @@ def remove_statement(text: str, start: int, end: int) -> tuple[int, int]:
     """
     line_start = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
     before = text[line_start:start].rstrip()
-    rest = text[end:].splitlines()[0] if text[end : end + 1] not in ("", "\n", "\r") else ""
+    rest = _TO_LINE_END.match(text, end)[0]  # type: ignore[index]
     after = rest.lstrip()
     if before:
         if not before.endswith(";"):
@@ -198,21 +200,18 @@ def _entries(node: cst.BaseExpression, edit: Edit) -> cst.BaseExpression:
     carried: list[cst.BaseParenthesizableWhitespace] = []
     template = _template(elements, keep)
     for element, lead, kept in zip(elements, leads, keep, strict=True):
+        carried.append(lead)
         if kept:
-            rows.append((_with_comments(lead, carried), element.value))
+            rows.append((_joined(carried), element.value))
             carried = []
-        else:
-            carried.append(lead)
-    new = [_clone(template, entry) for entry in added]
-    for value in new:
-        lead = plain if rows or not elements else leads[0]
-        rows.append((_with_comments(lead, carried), value))
+    for entry in added:
+        carried.append(plain if rows else leads[0])
+        rows.append((_joined(carried), _clone(template, entry)))
         carried = []
     if not rows:
         raise RefusedError("no entry would be left in the list")
-    end_gap = last_gap if last_gap is not None else closing
-    end_gap = _with_comments(end_gap, carried) if carried else end_gap
-    return _rebuilt(node, rows, end_gap, trailing_comma)
+    end = last_gap if last_gap is not None else closing
+    return _rebuilt(node, rows, _joined([*carried, end]) if carried else end, trailing_comma)
 
 
 def _rebuilt(
@@ -251,29 +250,32 @@ def _plain_gap(leads: list[cst.BaseParenthesizableWhitespace]) -> cst.BaseParent
     return cst.SimpleWhitespace(" ")
 
 
-def _with_comments(
-    lead: cst.BaseParenthesizableWhitespace,
-    carried: list[cst.BaseParenthesizableWhitespace],
-) -> cst.BaseParenthesizableWhitespace:
-    """`lead`, with the comments of the gaps of dropped entries put before its own."""
-    lines = [line for gap in carried for line in _comment_lines(gap)]
-    if not lines or not isinstance(lead, cst.ParenthesizedWhitespace):
-        return lead
-    own = [
-        cst.EmptyLine(indent=lead.indent, whitespace=lead.last_line, comment=lead.first_line.comment)
-    ] if lead.first_line.comment else []  # fmt: skip
-    first = cst.TrailingWhitespace(newline=lead.first_line.newline)
-    return lead.with_changes(first_line=first, empty_lines=[*lines, *own, *lead.empty_lines])
+def _joined(gaps: list[cst.BaseParenthesizableWhitespace]) -> cst.BaseParenthesizableWhitespace:
+    """The gaps around dropped entries as one: where the first begins, with the comments of all.
+
+    A comment behind a dropped entry gets a line of its own.
+    """
+    first, *rest = gaps
+    comments = [line for gap in rest for line in _comment_lines(gap)]
+    if not rest or not comments:
+        return first
+    if not isinstance(first, cst.ParenthesizedWhitespace):
+        last = rest[-1]
+        if not isinstance(last, cst.ParenthesizedWhitespace):
+            raise _disagree("the comments between the list's entries")
+        bare = cst.TrailingWhitespace(newline=last.first_line.newline)
+        return last.with_changes(first_line=bare, empty_lines=comments)
+    return first.with_changes(empty_lines=[*first.empty_lines, *comments])
 
 
 def _comment_lines(gap: cst.BaseParenthesizableWhitespace) -> list[cst.EmptyLine]:
     if not isinstance(gap, cst.ParenthesizedWhitespace):
         return []
     lines = [line for line in gap.empty_lines if line.comment is not None]
-    if gap.first_line.comment is not None:
-        head = cst.EmptyLine(indent=gap.indent, whitespace=gap.last_line, comment=gap.first_line.comment)
-        lines.insert(0, head)
-    return lines
+    if gap.first_line.comment is None:
+        return lines
+    own = cst.EmptyLine(indent=gap.indent, whitespace=gap.last_line, comment=gap.first_line.comment)
+    return [own, *lines]
 
 
 def _template(elements: list[cst.BaseElement], keep: tuple[bool, ...]) -> cst.BaseExpression:
@@ -289,19 +291,34 @@ def _template(elements: list[cst.BaseElement], keep: tuple[bool, ...]) -> cst.Ba
 def _clone(template: cst.BaseExpression, entry: Entry) -> cst.BaseExpression:
     """A `triton.Config(…)` spelled like the template, with the entry's values.
 
-    Keys that the template lacks are left out; keys that the entry lacks keep their value.
+    Keys of the dict that the template lacks are left out, since its kernel need not take them;
+    launch options that it lacks are added; keys that the entry lacks keep their value.
     """
     match template:
         case cst.Call(args=[cst.Arg(value=cst.Dict() as display) as first, *options]):
             values = dict(entry.values + entry.options)
             pairs = [_with_value(item, _key(item), values) for item in display.elements]
-            return template.with_changes(
-                args=[
-                    first.with_changes(value=display.with_changes(elements=pairs)),
-                    *(_with_value(o, o.keyword.value if o.keyword else "", values) for o in options),
-                ]
-            )
+            named = [_with_value(o, o.keyword.value if o.keyword else "", values) for o in options]
+            held = {o.keyword.value for o in options if o.keyword}
+            arguments = [first.with_changes(value=display.with_changes(elements=pairs)), *named]
+            for name, value in entry.options:
+                if name not in held:
+                    arguments = _with_option(arguments, name, value)
+            return template.with_changes(args=arguments)
     raise _disagree("the list's entries")
+
+
+def _with_option(arguments: list[cst.Arg], name: str, value: Scalar) -> list[cst.Arg]:
+    """The arguments and one more keyword, set off as the others are."""
+    *_, last = arguments
+    between = arguments[-2].comma if len(arguments) > 1 else cst.MaybeSentinel.DEFAULT
+    if not isinstance(between, cst.Comma):
+        between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    new = cst.Arg(_scalar(value), keyword=cst.Name(name), equal=equal, comma=last.comma,
+                  whitespace_after_arg=last.whitespace_after_arg)  # fmt: skip
+    closing = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
+    return [*arguments[:-1], closing, new]
 
 
 def _key(item: cst.BaseDictElement) -> str:

@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from muhmod.derive.work import Facts
@@ -95,7 +94,7 @@ class Rule(NamedTuple):
     name: str
     site: str
     scope: str
-    slots: Mapping[str, SlotRule] = MappingProxyType({})
+    slots: Mapping[str, SlotRule] = {}
     beside: str = ""
     remove: bool = False
     guards: tuple[GuardRule, ...] = ()
@@ -387,15 +386,15 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
 
 def _slot(document: _Document, keys: tuple[str, ...], row: object) -> SlotRule:
     row = document.check(row, _SLOT_KEYS, *keys)
-    if "derive" not in row:
-        raise document.fail("derive is missing: the derivation that gives or checks the value", *keys)
+    if "derive" not in row and "value" not in row:
+        raise document.fail("neither a derive nor a value with its reason", *keys)
     value = row.get("value")
     if "value" in row:
         if not isinstance(value, (bool, int, float, str)):
             raise document.fail("value must be a number, a word or a flag", *keys)
         if not str(row.get("reason", "")).strip():
             raise document.fail("a literal value needs a reason", *keys)
-    return SlotRule(str(row["derive"]), value, str(row.get("reason", "")))
+    return SlotRule(str(row.get("derive", "literal")), value, str(row.get("reason", "")))
 
 
 def _guard(document: _Document, keys: tuple[str, ...], row: object) -> GuardRule:

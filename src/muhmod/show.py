@@ -10,15 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muhmod.model import Candidate, Derived, Fact, Found, SiteReport, SlotReport
+from muhmod.model import Candidate, Derived, Fact, Found, SiteReport, Slot, SlotReport
 
 _WIDTH = 118
 _STYLES = {
     "applied": "green", "already": "green", "pending": "yellow", "held": "cyan",
     "satisfied-upstream": "green", "skipped": "dim", "absent": "dim",
 }  # fmt: skip
-# Of a long list of entries, how many the table shows.
-_MOST_SHOWN = 4
 
 
 def console(color: str = "auto", *, to: object = None) -> Console:
@@ -148,31 +146,28 @@ def derivations(out: Console, values: Iterable[tuple[str, str, str, Derived]]) -
         out.print(Text(line))
 
 
-def found(out: Console, rows: Sequence[Found]) -> None:
-    """The table of `muhmod sites`."""
+def found(out: Console, rows: Sequence[Found], *, verbose: bool = False) -> None:
+    """The table of `muhmod sites`; `verbose` lists every entry of an autotune list."""
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("site", "place", "scope", "form", "values"):
-        grid.add_column(name, no_wrap=name == "site", overflow="fold")
+    for name in ("site", "place", "form", "values"):
+        grid.add_column(name, no_wrap=name in ("site", "form"), overflow="fold")
     for row in rows:
-        values = [_shown_slot(slot) for slot in row.slots]
-        if len(values) > _MOST_SHOWN * 3:
-            values = [*values[: _MOST_SHOWN * 3], f"… {len(values)} slots in all"]
+        values = [text for slot in row.slots for text in _shown_slot(row, slot, verbose)]
         if row.problem:
             values.append(f"unrewritable: {row.problem}")
-        grid.add_row(row.site, Text(f"{row.file}:{row.line}"), Text(row.scope), row.form,
-                     Text("\n".join(values)))  # fmt: skip
+        place = Text(f"{row.file}:{row.line}\n{row.scope}")
+        grid.add_row(row.site, place, row.form, Text("\n".join(values)))
     out.print(grid)
 
 
-def _shown_slot(slot: object) -> str:
-    from muhmod.model import Slot
-
-    assert isinstance(slot, Slot)
-    text = slot.entry.show() if slot.entry is not None else " ".join(slot.text.split())
+def _shown_slot(row: Found, slot: Slot, verbose: bool) -> list[str]:
     if slot.name == "configs":
-        return "configs: a list" if not slot.reason else f"configs: {slot.reason}"
-    mark = "  (overwritten)" if not slot.live else ""
-    return f"{slot.name} {text[:60]}{mark}"
+        return [] if slot.reason else [f"{len(row.slots) - 1} configs"]
+    if slot.name.startswith("configs["):
+        text = slot.entry.show() if slot.entry else ""
+        return [f"{slot.name} {text or slot.reason}"] if verbose else []
+    text = " ".join(slot.text.split())
+    return [f"{slot.name} {text[:60]}{'  (overwritten)' if not slot.live else ''}"]
 
 
 def claims(out: Console, title: str, facts: Iterable[tuple[str, str, Sequence[Candidate]]]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from muhmod.derive.attention import attention_configs, prefill_block, prefill_warps
+from muhmod.derive.literal import literal
 from muhmod.derive.memory import partition_size, shared_memory
 from muhmod.derive.moe import moe_block_m
 from muhmod.derive.work import Ask, Facts, Value, Work
@@ -18,6 +19,7 @@ from muhmod.model import Derived, Entry, Kind, Scalar
 Derivation = Callable[[Work, Ask], Value]
 
 DERIVATIONS: dict[str, tuple[Kind, Derivation]] = {
+    "literal": ("literal", literal),
     "attention_configs": ("heuristic", attention_configs),
     "moe_block_m": ("heuristic", moe_block_m),
     "partition_size": ("limit", partition_size),

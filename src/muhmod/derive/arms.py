@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from muhmod.derive.work import Work
+from muhmod.errors import DerivationError
 from muhmod.model import Arrival, Condition, Scalar
 
 # Names that the sources use for what the facts know.
@@ -19,6 +20,10 @@ _NAMES = {
     "head_size": "head_dim", "E": "num_experts", "num_experts": "num_experts",
     "topk": "experts_per_token", "top_k": "experts_per_token",
 }  # fmt: skip
+# Sizes that are compared in the same places and say nothing about the number of tokens.
+_OTHER_SIZES = {"N", "K", "block_shape", "block_n", "block_k", "bit", "num_bits", "group_size",
+                "hidden_size", "intermediate_size"}  # fmt: skip
+_HEADS = {"q", "k", "v", "query", "key", "value"}
 _DTYPES = {"float16": "float16", "half": "float16", "bfloat16": "bfloat16", "float32": "float32",
            "float": "float32"}  # fmt: skip
 _ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -118,12 +123,27 @@ def _compare_bound(
         kind = _MIRRORED.get(kind, kind)
     value = _evaluate(right, work)
     if scale is None or not isinstance(value, (int, float)):
+        _refuse_unknown(left, op, right, work)
         return limit
     if kind in (ast.LtE, ast.Eq):
         return float(value / scale)
     if kind is ast.Lt:
         return float((value - 1) / scale)
     return limit
+
+
+def _refuse_unknown(left: ast.expr, op: ast.cmpop, right: ast.expr, work: Work) -> None:
+    """A size compared with a number may be the tokens under another name: no bound may be guessed."""
+    if not isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+        return
+    for side, other in ((left, right), (right, left)):
+        known = _evaluate(other, work)
+        names = {n.id for n in ast.walk(side) if isinstance(n, ast.Name)}
+        if isinstance(known, (int, float)) and _evaluate(side, work) is None and not names & _OTHER_SIZES:
+            raise DerivationError(
+                f"what `{ast.unparse(side)}` counts is not known, so neither is how far its arm reaches",
+                "the tokens are called M, num_tokens or numel in the sources that muhmod knows",
+            )
 
 
 def _tokens(node: ast.expr, work: Work) -> float | None:
@@ -177,6 +197,10 @@ def _evaluate(node: ast.expr, work: Work, given: dict[str, Scalar] | None = None
             return _call(node, work, given)
         case ast.Attribute(attr=attr):
             return _attribute(node, attr, work)
+        case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=index):
+            # The last axis of Q, K and V is the head.
+            last = isinstance(index, ast.UnaryOp) and ast.unparse(index) == "-1"
+            return _fact("head_dim", work) if last and name in _HEADS else None
     return None
 
 

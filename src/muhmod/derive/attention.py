@@ -21,6 +21,8 @@ DOT_MINIMUM = 16
 # Registers a thread that the earlier generator assumed for its occupancy.
 REGISTERS_A_THREAD = 40
 MOST_ENTRIES = 16
+# What triton.Config takes where an entry says nothing; older releases took 2.
+DEFAULT_STAGES = 3
 GRID = {
     "BLOCK_M": (16, 32, 64, 128),
     "BLOCK_N": (16, 32, 64, 128),
@@ -224,6 +226,8 @@ def attention_configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...
     fates = [(entry, *_judge(c, entry)) for entry in ask.entries]
     kept = {_key(entry) for entry, fate, _ in fates if fate == "keep"}
     ranked = [g for g in unique(grid(c)) if g.block_m % g.block_n == 0]
+    if ask.entries and all(entry.get("PRE_LOAD_V") is None for entry in ask.entries):
+        ranked = [g for g in ranked if not g.pre_load_v]
     room = max(0, MOST_ENTRIES - sum(fate == "keep" for _, fate, _ in fates))
     added = [g for g in ranked if g.key not in kept][:room]
     if not kept and not added:
@@ -241,8 +245,8 @@ def attention_configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...
 
 def _judge(c: Card, entry: Entry) -> tuple[str, str]:
     """Whether an entry of the source stays, and why."""
-    numbers = [entry.get(k, d) for k, d in
-               (("BLOCK_M", None), ("BLOCK_N", None), ("num_warps", 4), ("num_stages", 2))]  # fmt: skip
+    defaults = {"BLOCK_M": None, "BLOCK_N": None, "num_warps": 4, "num_stages": DEFAULT_STAGES}
+    numbers = [entry.get(key, default) for key, default in defaults.items()]
     if not all(isinstance(n, int) and n > 0 for n in numbers):
         return "drop", "its tile, warps or stages are no positive whole numbers"
     bm, bn, warps, stages = (int(n) for n in numbers if n is not None)
@@ -259,7 +263,7 @@ def _key(entry: Entry) -> tuple[Scalar | None, ...]:
         entry.get("BLOCK_M"),
         entry.get("BLOCK_N"),
         entry.get("num_warps", 4),
-        entry.get("num_stages", 2),
+        entry.get("num_stages", DEFAULT_STAGES),
         bool(entry.get("PRE_LOAD_V", False)),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from muhmod.errors import DerivationError, DisputedFactError, MissingFactError
@@ -30,7 +29,7 @@ class Facts(NamedTuple):
 
     units: Mapping[str, str]
     claims: Mapping[str, tuple[Candidate, ...]]
-    choices: Mapping[str, tuple[Scalar, str]] = MappingProxyType({})
+    choices: Mapping[str, tuple[Scalar, str]] = {}
 
     def resolve(self, name: str) -> Fact:
         """The claim of the best status; the pack's choice where it makes one.

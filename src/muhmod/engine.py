@@ -267,16 +267,7 @@ def _merged(rows: list[tuple[SiteReport, list[Edit]]]) -> tuple[SiteReport, list
 def _lost(base: SiteReport, rule: Rule, search: _Search, reading: _Reading) -> SiteReport:
     if rule.when_absent == "ok":
         return base._replace(state="absent", reason="not in this tree, and the rule allows it")
-    wide = _Search()
-    wide.others += search.others
-    site = catalog.site(rule.site)
-    seen = {found.file for _, found in search.others}
-    for file in reading.files:
-        if file not in seen and file not in reading.faults:
-            data = tree.read(reading.tree, file)
-            if site.wanted(data):
-                _look(file, data, rule, reading, wide)
-    candidates = _nearest(rule, wide)
+    candidates = _nearest(rule, _everywhere(rule, search, reading)) or _namesakes(rule, reading)
     reason = f"no {rule.site} in {rule.scope}" + (f" beside {rule.beside}" if rule.beside else "")
     if reading.outside:
         reason += f"; not read, a link out of the tree: {', '.join(reading.outside)}"
@@ -284,19 +275,49 @@ def _lost(base: SiteReport, rule: Rule, search: _Search, reading: _Reading) -> S
     return base._replace(reason=reason, code=3, candidates=tuple(candidates))
 
 
-def _nearest(rule: Rule, search: _Search) -> list[str]:
+def _everywhere(rule: Rule, search: _Search, reading: _Reading) -> list[Found]:
+    """The site wherever it stands, by its own needles and not by the rule's names."""
+    wide = _Search()
+    site = catalog.site(rule.site)
+    for file in reading.files:
+        if file not in reading.faults:
+            data = tree.read(reading.tree, file)
+            if site.wanted(data):
+                _look(file, data, rule, reading, wide)
+    return [found for _, found in wide.others]
+
+
+def _nearest(rule: Rule, found: list[Found]) -> list[str]:
     from difflib import SequenceMatcher
 
-    def score(found: Found) -> float:
-        scope = SequenceMatcher(None, rule.scope, found.scope).ratio()
-        names = {slot.name for slot in found.slots}
-        return round((scope + bool(names & set(rule.slots)) + (not found.problem)) / 3, 2)
+    def score(one: Found) -> float:
+        scope = SequenceMatcher(None, rule.scope, one.scope).ratio()
+        names = {slot.name for slot in one.slots}
+        return round((scope + bool(names & set(rule.slots)) + (not one.problem)) / 3, 2)
 
-    ranked = sorted({(-score(f), f.file, f.line, f.scope) for _, f in (*search.others, *search.bound)})
-    return [
-        f"{file}:{line} {scope} (score {-points:.2f})"
-        for points, file, line, scope in ranked[:_MOST_CANDIDATES]
-    ]
+    ranked = sorted({(-score(f), f.file, f.line, f.scope) for f in found})
+    return [_candidate(*row) for row in ranked[:_MOST_CANDIDATES]]
+
+
+def _namesakes(rule: Rule, reading: _Reading) -> list[str]:
+    """Definitions whose names are near the rule's, where the site itself is nowhere."""
+    from difflib import SequenceMatcher
+
+    wanted = rule.scope.rpartition(".")[2]
+    ranked = set()
+    for file in reading.files:
+        data = tree.read(reading.tree, file)
+        for match in re.finditer(rb"^[ \t]*(?:async\s+def|def|class)\s+(\w+)", data, re.MULTILINE):
+            name = match[1].decode("utf-8", "replace")
+            matcher = SequenceMatcher(None, wanted, name)
+            if matcher.real_quick_ratio() > 0.7 and matcher.quick_ratio() > 0.7 and matcher.ratio() > 0.7:
+                line = data.count(b"\n", 0, match.start(1)) + 1
+                ranked.add((-round(matcher.ratio(), 2), file, line, name))
+    return [_candidate(*row) for row in sorted(ranked)[:_MOST_CANDIDATES]]
+
+
+def _candidate(points: float, file: str, line: int, scope: str) -> str:
+    return f"{file}:{line} {scope} (score {-points:.2f})"
 
 
 # One site -------------------------------------------------------------------------------------
@@ -347,7 +368,7 @@ def _plain(slot: Slot, note: str = "no rule sets it") -> SlotReport:
 def _held(row: SiteReport, rule: Rule, guard: GuardResult) -> SiteReport:
     allowed = rule.when_guard_false == "hold"
     slots = tuple(slot._replace(note="held by the guard") for slot in row.slots)
-    reason = f"{guard.guard}: no; {guard.evidence}"
+    reason = f"a guard is false, {guard.guard}: {guard.evidence}"
     return row._replace(state="held", reason=reason, code=0 if allowed else 3, slots=slots)
 
 
@@ -413,7 +434,9 @@ def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, 
     if not slot.live:
         return plain._replace(note="overwritten on every path: never read"), None, False
     if not any(possible(arrival, Work(pack.facts)) for arrival in slot.arrivals):
-        return plain._replace(note="an arm that this hardware does not take"), None, False
+        tests = dict.fromkeys(c.test for a in slot.arrivals for c in a.conditions)
+        note = f"an arm that this hardware does not take: {'; '.join(tests)}"
+        return plain._replace(note=note), None, False
     if not slot.editable:
         return plain._replace(note=slot.reason), None, False
     setting = rule.slots[slot.name]

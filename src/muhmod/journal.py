@@ -60,7 +60,12 @@ def held(tree: Tree) -> Iterator[None]:
 
 def pending(tree: Tree) -> bool:
     """Whether an earlier write was interrupted after its plan was put down."""
-    return (tree.home / FOLDER / _PLAN).is_file()
+    return pending_at(tree.home)
+
+
+def pending_at(home: Path) -> bool:
+    """The same, by the folder that holds the tree."""
+    return (home / FOLDER / _PLAN).is_file()
 
 
 def recover(tree: Tree) -> bool:
@@ -125,6 +130,7 @@ def _shielded(folder: Path) -> None:
         try:
             os.setsid()
             _perform(folder, first=True)
+            _clear(folder)
             status = 0
         except BaseException as error:
             with contextlib.suppress(OSError):

@@ -80,14 +80,20 @@ def _why(slot: SlotReport) -> str:
     return f"  ({slot.derived.kind})" if slot.derived else ""
 
 
+def _line(out: Console, text: str, style: str = "") -> None:
+    """One line, not wrapped: it may be searched for, or copied."""
+    out.print(Text(text, style=style), soft_wrap=True)
+
+
 def explain(out: Console, row: SiteReport, line: int = 0) -> None:
     """A site as a worked example: each slot's steps, then the facts with their rivals."""
     place = f"  {row.file}:{row.line}" if row.file else ""
-    out.print(Text(f"{row.site}{place}  {row.state}", style="bold"))
+    _line(out, f"{row.site}{place}  {row.state}", style="bold")
     if row.reason:
-        out.print(Text(f"  {row.reason}"))
+        _line(out, f"  {row.reason}")
     for guard in row.guards:
-        out.print(Text(f"  guard: {guard.guard}: {'yes' if guard.holds else 'no'}; {guard.evidence}"))
+        if guard.holds:
+            _line(out, f"  guard holds: {guard.guard}: {guard.evidence}")
     facts: dict[str, Fact] = {}
     shared: tuple[str, ...] = ()
     for slot in row.slots:
@@ -96,9 +102,9 @@ def explain(out: Console, row: SiteReport, line: int = 0) -> None:
         shared = _slot_steps(out, slot, shared)
         facts |= {fact.name: fact for fact in (slot.derived.facts if slot.derived else ())}
     for text in fact_lines(facts.values()):
-        out.print(Text(f"  {text}"))
+        _line(out, f"  {text}")
     for candidate in row.candidates:
-        out.print(Text(f"  candidate: {candidate}"))
+        _line(out, f"  candidate: {candidate}")
 
 
 def _slot_steps(out: Console, slot: SlotReport, before: tuple[str, ...]) -> tuple[str, ...]:
@@ -107,14 +113,14 @@ def _slot_steps(out: Console, slot: SlotReport, before: tuple[str, ...]) -> tupl
     note = f"  {slot.note}" if slot.note else ""
     kind = f"  ({slot.derived.kind})" if slot.derived else ""
     at = f" (line {slot.line})" if slot.line else ""
-    out.print(Text(f"  {slot.name}{at}: {change}{kind}{note}"))
+    _line(out, f"  {slot.name}{at}: {change}{kind}{note}")
     steps = slot.derived.steps if slot.derived else ()
     fresh = steps[len(before) :] if before and steps[: len(before)] == before else steps
     offset = len(steps) - len(fresh)
     for number, step in enumerate(fresh, offset + 1):
-        out.print(Text(f"    {number}. {step}"))
+        _line(out, f"    {number}. {step}")
     for warning in slot.derived.warnings if slot.derived else ():
-        out.print(Text(f"    warning: {warning}"))
+        _line(out, f"    warning: {warning}")
     return steps[:-1] if len(steps) > 1 and slot.name.startswith("configs[+") else ()
 
 
@@ -122,7 +128,8 @@ def fact_lines(facts: Iterable[Fact]) -> list[str]:
     """Each fact with its status, source and rivals."""
     lines = []
     for fact in facts:
-        lines.append(f"fact {fact.name} = {fact.value} {fact.unit} [{fact.status}] {fact.source}")
+        unit = "" if isinstance(fact.value, str) else f" {fact.unit}"
+        lines.append(f"fact {fact.name} = {fact.value}{unit} [{fact.status}] {fact.source}")
         if fact.chosen:
             lines.append(f"  chosen by the pack: {fact.chosen}")
         lines += [f"  rival: {r.value} [{r.status}] {r.source}" for r in fact.rivals]
@@ -135,15 +142,15 @@ def derivations(out: Console, values: Iterable[tuple[str, str, str, Derived]]) -
     for site, slot, case, value in values:
         label = f"{site} {slot}" + (f" ({case})" if case else "")
         shown = f"{value.value} configs" if slot == "configs" else value.value
-        out.print(Text(f"{label} = {shown}  [{value.kind}]", style="bold"))
+        _line(out, f"{label} = {shown}  [{value.kind}]", style="bold")
         for number, step in enumerate(value.steps, 1):
-            out.print(Text(f"  {number}. {step}"))
+            _line(out, f"  {number}. {step}")
         for warning in value.warnings:
-            out.print(Text(f"  warning: {warning}"))
+            _line(out, f"  warning: {warning}")
         facts |= {fact.name: fact for fact in value.facts}
     out.print()
     for line in fact_lines(facts.values()):
-        out.print(Text(line))
+        _line(out, line)
 
 
 def found(out: Console, rows: Sequence[Found], *, verbose: bool = False) -> None:

@@ -168,7 +168,7 @@ def test_autotune_list_is_legal_ranked_and_keeps_what_upstream_spells(muhmod, en
         assert warps * 64 <= 1024
         assert ((bm * 256 + 256 * bn) * 2 + bm * 8) * stages <= 49152
         assert {"waves_per_eu", "PRE_LOAD_V"} <= entry.keys()
-    upstream = [entry for entry in entries[:2]]
+    upstream = entries[:2]
     assert [(e["BLOCK_M"], e["BLOCK_N"], e["num_warps"]) for e in upstream] == [
         ("32", "32", "8"), ("16", "16", "4"),
     ]  # fmt: skip

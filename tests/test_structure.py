@@ -269,13 +269,11 @@ def test_what_counts_as_implemented(muhmod, enginex, body, implemented):
 
 def test_suppression_needs_a_reason(muhmod, enginex):
     path = enginex / FILES["shared-memory"]
-    text = path.read_text()
-    path.write_text(
-        text.replace("return 32 * 1024", "return 32 * 1024  # muhmod: skip[shared-memory] vendor asks")
-    )
+    text, comment = path.read_text(), "return 32 * 1024  # muhmod: skip[shared-memory]"
+    path.write_text(text.replace("return 32 * 1024", f"{comment} vendor asks"))
     _, rows = report(muhmod, enginex)
     assert rows["shared-memory"]["state"] == "skipped"
     assert "vendor asks" in rows["shared-memory"]["reason"]
-    path.write_text(text.replace("return 32 * 1024", "return 32 * 1024  # muhmod: skip[shared-memory]"))
+    path.write_text(text.replace("return 32 * 1024", comment))
     _, rows = report(muhmod, enginex)
     assert rows["shared-memory"]["state"] == "pending"

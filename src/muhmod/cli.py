@@ -15,8 +15,6 @@ from muhmod import __version__
 from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from muhmod.engine import Change, Options, Plan
     from muhmod.model import Derived, SiteReport
     from muhmod.rulebook import Pack
@@ -242,7 +240,7 @@ class _Out:
         """Bytes of data."""
         self.parts.append(data)
 
-    def rich(self, draw: Callable[[Console], None]) -> None:
+    def rich(self, draw: Callable[[Any], None]) -> None:
         """Something that rich draws."""
         import io
 
@@ -567,7 +565,7 @@ def sites(trees: tuple[str, ...], **given: Any) -> int:
 @_OUTPUT
 def explain(target: str, tree_path: str | None, **given: Any) -> int:
     """What would be written there and why, step by step, with the facts used."""
-    from muhmod import engine, report, show, tree
+    from muhmod import engine, tree
 
     settings = _Settings(given)
     pack = settings.pack()
@@ -581,10 +579,14 @@ def explain(target: str, tree_path: str | None, **given: Any) -> int:
     row = _row_at(made, file, line, of) if file else _row_named(made, target)
     out = _Out(settings)
     if settings.format() == "json":
+        from muhmod import report
+
         data = report.report("explain", pack.name, of.name, [row], row.code, made.reasons)
         out.text(report.dump(data))
     else:
-        out.rich(lambda console: show.explain(console, row, line))
+        from muhmod import show
+
+        out.rich(partial(show.explain, row=row, line=line))
     out.close()
     return row.code if row.code in (4, 5) else 0
 
@@ -663,14 +665,16 @@ def derive_(**given: Any) -> int:
 
 
 def _show_derived(pack: Pack, settings: _Settings, names: tuple[str, ...]) -> None:
-    from muhmod import report, show
-
     values = [row for row in _derived(pack) if row[0] in names]
     out = _Out(settings)
     if settings.format() == "json":
+        from muhmod import report
+
         out.text(report.dump(report.derived(pack.name, values)))
     else:
-        out.rich(lambda console: show.derivations(console, values))
+        from muhmod import show
+
+        out.rich(partial(show.derivations, values=values))
     out.close()
 
 
@@ -705,7 +709,7 @@ def _derived(pack: Pack) -> list[tuple[str, str, str, Derived]]:
 @_OUTPUT
 def rules(action: str, names: tuple[str, ...], **given: Any) -> int:
     """Rule packs, hardware and models that are known; show or validate one."""
-    from muhmod import engine, rulebook, show
+    from muhmod import engine, rulebook
 
     settings = _Settings(given)
     out = _Out(settings)
@@ -717,7 +721,9 @@ def rules(action: str, names: tuple[str, ...], **given: Any) -> int:
             keys = ("kind", "name", "what")
             out.text(report.dump([dict(zip(keys, row, strict=True)) for row in rows]))
         else:
-            out.rich(lambda console: show.listing(console, rows))
+            from muhmod import show
+
+            out.rich(partial(show.listing, rows=rows))
         out.close()
         return 0
     if not names:
@@ -791,7 +797,7 @@ def revert(tree_path: str, **given: Any) -> int:
 
 
 def _report_revert(made: Reverting, mode: str, code: int, refusal: str, settings: _Settings) -> None:
-    from muhmod import patch, report, show
+    from muhmod import patch, report
 
     out = _Out(settings)
     reasons = [f"{row.site}: {row.state}: {row.reason}" for row in made.sites if row.code]
@@ -806,7 +812,9 @@ def _report_revert(made: Reverting, mode: str, code: int, refusal: str, settings
         for file, data_, back in made.files if code < 2 else ():
             out.raw(patch.diff(made.tree.shown(file), data_, back))
     elif not settings.given["quiet"]:
-        out.rich(lambda console: show.table(console, made.sites))
+        from muhmod import show
+
+        out.rich(partial(show.table, rows=made.sites))
     out.close()
     for reason in reasons:
         _say(reason, "error")

@@ -93,3 +93,11 @@ def tree_bytes(folder: Path) -> dict[str, bytes]:
         elif path.is_file():
             found[name] = path.read_bytes()
     return found
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say which real trees were not there."""
+    from .trees import MISSING
+
+    for name, why in sorted(MISSING.items()):
+        terminalreporter.write_line(f"real tree not run: {name}: {why}")

@@ -106,8 +106,10 @@ def test_a_damaged_file_is_refused_and_never_a_fault(noise, text, at):
                 assert damaged[slot.start : slot.end] == slot.text
 
 
-@given(st.lists(st.sampled_from(["a", "b\r", "\x0c", "c d", ""]), max_size=30),
-       st.lists(st.sampled_from(["a", "b\r", "\x0c", "c d", ""]), max_size=30), st.booleans(), st.booleans())  # fmt: skip
+lines = st.lists(st.sampled_from(["a", "b\r", "\x0c", "c d", ""]), max_size=30)
+
+
+@given(lines, lines, st.booleans(), st.booleans())
 @settings(deadline=None, max_examples=300)
 def test_a_patch_of_anything_is_taken(tmp_path_factory, old, new, old_ends, new_ends):
     """`git apply` gives `new` from `old`, whatever the lines."""

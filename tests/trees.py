@@ -15,13 +15,15 @@ from .conftest import ROOT
 CACHE = Path(os.environ.get("MUHMOD_CACHE", ROOT / ".cache")) / "sdists"
 SDISTS = {"0.6.3": "03e69029ad9caceaab68d5c3833ae6fe57c04be678ec37f29e9df6eaf178a9c5"}
 # sha256 of the five files of the pristine EngineX tree (commit ef6abf3d).
+_OPS = "attention/ops"
 ENGINEX = {
-    "attention/ops/paged_attn.py": "86399eb986001cfdfc2c8db174c13bd177af490b5023fa8f94bef9ce2320d9f1",
-    "attention/ops/prefix_prefill.py": "3c5b94e972c1853a424e7328ff7be9bfe89b55618870a9aec4135aa95a05cc44",
-    "attention/ops/triton_flash_attention.py": "168b2cb41ef14f5c8e6c206dacb5c48dee7b2afc65aead356795bfe9c743a76f",
-    "model_executor/layers/fused_moe/fused_moe.py": "05e2539fb154c5611e68b6548ad98445414f95957f685d806ea7c93d152dab00",
+    f"{_OPS}/paged_attn.py": "86399eb986001cfdfc2c8db174c13bd177af490b5023fa8f94bef9ce2320d9f1",
+    f"{_OPS}/prefix_prefill.py": "3c5b94e972c1853a424e7328ff7be9bfe89b55618870a9aec4135aa95a05cc44",
+    f"{_OPS}/triton_flash_attention.py": "168b2cb41ef14f5c8e6c206dacb5c48dee7b2afc65aead356795bfe9c743a76f",
+    "model_executor/layers/fused_moe/fused_moe.py":
+        "05e2539fb154c5611e68b6548ad98445414f95957f685d806ea7c93d152dab00",
     "_custom_ops.py": "0e39c29d037dfb19e5d18f3d8d83351d1ef5243e322b0ef4b287538ef2c8611d",
-}
+}  # fmt: skip
 # What did not run, and why: said at the end of the run.
 MISSING: dict[str, str] = {}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from muhmod.model import Slot
-from muhmod.site import MODULE_SCOPE, Module, Scope, make_slot, own_expressions, statements
+from muhmod.site import MODULE_SCOPE, Module, Scope, fold, make_slot, own_expressions, statements
 
 
 class Binding(NamedTuple):
@@ -70,6 +70,8 @@ def _pairs(
                 yield from _pairs(name, part, place, pattern)
         case ((ast.Name(id=name) | ast.Attribute(attr=name)), _) if pattern.search(name):
             kind = "conditional" if isinstance(value, ast.IfExp) else "literal"
+            if kind == "literal" and fold(value) is None:
+                kind = "call" if isinstance(value, ast.Call) else "expression"
             yield name, value, f"{place}-{kind}"
 
 

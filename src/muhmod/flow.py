@@ -17,7 +17,8 @@ from muhmod.site import fold, own_expressions
 
 Cell: TypeAlias = "tuple[str, str]"
 _MAX_CONDITIONS = 24
-_MAX_INLINE = 300
+# Nodes of an expression that a name may stand for.
+_MAX_INLINE = 60
 
 
 class Leaf(NamedTuple):
@@ -502,22 +503,28 @@ def _inline(value: ast.expr, names: dict[str, ast.expr | None]) -> ast.expr:
 
     result = visit(value)
     assert isinstance(result, ast.expr)
-    return result if len(ast.unparse(result)) <= _MAX_INLINE else value
+    return result if _size(result) <= _MAX_INLINE else value
+
+
+def _size(value: ast.expr) -> int:
+    return sum(1 for _ in ast.walk(value))
 
 
 def _substitute(value: ast.expr, part: ast.AST) -> ast.AST:
     return _Substituter(part).visit(value)
 
 
+_PURE = (
+    ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Attribute,
+    ast.Tuple, ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.Load, ast.Subscript, ast.List, ast.Call,
+    ast.keyword,
+)  # fmt: skip
+
+
 def _pure(value: ast.expr) -> bool:
-    allowed = (
-        ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp,
-        ast.Attribute, ast.Tuple, ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.Load,
-        ast.Subscript, ast.List, ast.Call, ast.keyword,
-    )  # fmt: skip
-    return len(ast.unparse(value)) <= _MAX_INLINE and all(
-        isinstance(node, allowed) for node in ast.walk(value)
-    )
+    """Whether a name may be replaced by this expression in a test."""
+    nodes = list(ast.walk(value))
+    return len(nodes) <= _MAX_INLINE and all(isinstance(node, _PURE) for node in nodes)
 
 
 def _mentions(value: ast.expr, name: str) -> bool:

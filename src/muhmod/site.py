@@ -154,6 +154,8 @@ class Site:
         """A Found over its slots' lines; decorated definitions count from their slots."""
         lines = [slot.line for slot in slots] or [scope.node.lineno if scope.node else 1]
         ends = [slot.end_line for slot in slots] or lines
+        if slots and not any(slot.editable for slot in slots):
+            why.setdefault("problem", "" if why.get("satisfied") else slots[0].reason)
         return Found(self.name, scope.path, min(lines), max(ends), form, tuple(slots), **why)
 
 

@@ -1,0 +1,96 @@
+"""muhmod beside ast-grep, as ratios: whole processes, interleaved, cold start included.
+
+What is compared: ast-grep scans the whole folder with six rules that find (and print) the same six
+places (`astgrep-six.yml`); muhmod finds, derives, rewrites, verifies by a second pass and prints the
+patch. Run it from an installed wheel (`make bench`), with Python's byte code cached.
+
+    python benchmarks/speed.py [--runs 11]
+
+MUHMOD_ENGINEX names the EngineX tree; without it vLLM 0.6.3 stands in, which has one site less to
+rewrite. vLLM 0.33.0 comes from PyPI (47 MB) and is kept in `.cache`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+RULES = ROOT / "benchmarks" / "astgrep-six.yml"
+PINNED = {"0.33.0": "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112"}
+
+
+def once(command: list[str]) -> tuple[float, int]:
+    """(seconds, peak KiB) of one whole process."""
+    environment = {k: v for k, v in os.environ.items()
+                   if k not in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")}  # fmt: skip
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(command)}: exit {process.returncode}")
+    return time.perf_counter() - start, usage.ru_maxrss
+
+
+def paired(ours: list[str], theirs: list[str], runs: int) -> tuple[list[float], int]:
+    """The ratios ours/theirs of interleaved runs after one warm-up of each, and our peak KiB."""
+    once(ours), once(theirs)
+    ratios, peak = [], 0
+    for _ in range(runs):
+        (a, memory), (b, _) = once(ours), once(theirs)
+        ratios.append(a / b)
+        peak = max(peak, memory)
+    return ratios, peak
+
+
+def line(name: str, ratios: list[float], target: str, more: str = "") -> None:
+    middle = statistics.median(ratios)
+    print(f"{name:58} {middle:5.2f}  ({min(ratios):.2f} to {max(ratios):.2f}; goal {target}) {more}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=11)
+    runs = parser.parse_args().runs
+    from tests import trees
+
+    trees.SDISTS |= PINNED
+    muhmod, grep = str(SCRIPTS / "muhmod"), [str(SCRIPTS / "ast-grep"), "scan", "-r", str(RULES)]
+    named = os.environ.get("MUHMOD_ENGINEX")
+    small = str(Path(named) if named else trees.vllm("0.6.3"))
+    large = str(trees.vllm("0.33.0").parent)
+    select = [] if named else ["--ignore", "shared-memory"]
+    patch = [muhmod, "apply", "--rules", "bi100", "--diff", *select]
+
+    print(f"small: {'EngineX' if named else 'vLLM 0.6.3'}, large: vLLM 0.33.0's sdist; ratios of wall time")
+    ratios, peak = paired([*patch, small], [*grep, small], runs)
+    line("apply --diff, small tree / ast-grep scan", ratios, "0.85", f"peak {peak / 1024:.0f} MiB")
+    ratios, peak = paired([muhmod, "sites", "-q", "--output-format", "json", large], [*grep, large], runs)
+    line("sites, large tree / ast-grep scan", ratios, "0.15", f"peak {peak / 1024:.0f} MiB")
+    with tempfile.TemporaryDirectory() as folder:
+        sixteen = Path(folder) / "vllm"
+        shutil.copytree(small, sixteen)
+        for number in range(15):
+            copy = sixteen / f"copy{number}"
+            shutil.copytree(small, copy)
+            # A second site of the same name would be refused: the copies are there to be read.
+            for name in trees.ENGINEX:
+                text = (copy / name).read_bytes().replace(b"def ", b"def x").replace(b"class ", b"class x")
+                (copy / name).write_bytes(text)
+        ratios, _ = paired([*patch, str(sixteen)], [*patch, small], runs)
+        line("apply --diff, the tree copied 16 times / once", ratios, "2.6")
+
+
+if __name__ == "__main__":
+    main()

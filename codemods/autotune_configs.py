@@ -12,8 +12,6 @@ import re
 from muhmod.model import Entry, Found, Scalar, Slot
 from muhmod.site import Module, Scope, Site, describe, dotted, fold, make_slot
 
-_LINES = re.compile(r"\bautotune\s*\(")
-
 
 class AutotuneConfigs(Site):
     """Every `triton.autotune` (decorator or call) with its list, wherever the list stands."""
@@ -25,8 +23,6 @@ class AutotuneConfigs(Site):
 
     def find(self, module: Module) -> list[Found]:
         """One site an autotune call, under the scope of the kernel that it tunes."""
-        if not _LINES.search(module.text):
-            return []
         bare = _imports_autotune(module)
         found = []
         for scope in module.scopes():

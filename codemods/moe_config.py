@@ -16,7 +16,6 @@ from muhmod.site import Module, Scope, Site, make_slot, statements
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 KEYS = {*TILE, "GROUP_SIZE_M", "SPLIT_K", "num_warps", "num_stages"}
-_LINES = re.compile(r"\bBLOCK_SIZE_[MNK]\b")
 
 
 class MoeConfig(Site):
@@ -29,7 +28,7 @@ class MoeConfig(Site):
 
     def find(self, module: Module) -> list[Found]:
         """One site a function (or the module) that decides a configuration."""
-        lines = module.lines_with(_LINES)
+        lines = module.lines_with("BLOCK_SIZE_")
         sites = [self._site(scope, lines, module) for scope in module.scopes_at(lines)]
         return [found for found in sites if found is not None]
 

@@ -26,7 +26,7 @@ class PartitionSize(Site):
     def find(self, module: Module) -> list[Found]:
         """One site for each name and place; branches that bind the same name are one."""
         found = []
-        for scope in module.scopes_at(module.lines_with(NAME)):
+        for scope in module.scopes_at(module.lines_with("PARTITION_SIZE")):
             groups: dict[tuple[str, int], list[Binding]] = {}
             for binding in bindings(module, scope, NAME):
                 groups.setdefault((binding.name, binding.outermost), []).append(binding)

@@ -17,7 +17,6 @@ BOUND = {"BLOCK", "BLOCK_M", "BLOCK_N", "BASE_BLOCK", "TRITON_BLOCK_SIZE", "NUM_
          "num_warps", "NUM_STAGES", "num_stages"}  # fmt: skip
 LAUNCHED = {"BLOCK", "BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "num_unroll_cache",
             "num_unroll_request", "kpack", "waves_per_eu", "matrix_instr_nonkdim"}  # fmt: skip
-_DEFINITION = re.compile(r"\bdef\s+context_attention_fwd\b")
 
 
 class PrefillTile(Site):
@@ -30,7 +29,7 @@ class PrefillTile(Site):
 
     def find(self, module: Module) -> list[Found]:
         """One site a host function that launches a kernel."""
-        if not _DEFINITION.search(module.text):
+        if all(scope.path.rpartition(".")[2] != "context_attention_fwd" for scope in module.scopes()):
             return []
         outer = _module_flow(module)
         return [

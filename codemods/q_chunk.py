@@ -12,7 +12,6 @@ from muhmod.model import Found
 from muhmod.site import Module, Site
 
 NAME = re.compile(r"^_?Q_CHUNK(_SIZE)?$")
-_LINES = re.compile(r"\b_?Q_CHUNK(_SIZE)?\b")
 
 
 class QChunk(Site):
@@ -27,7 +26,7 @@ class QChunk(Site):
         """One site for each binding."""
         return [
             self.found(scope, binding.form, binding.slots, module)
-            for scope in module.scopes_at(module.lines_with(_LINES))
+            for scope in module.scopes_at(module.lines_with("Q_CHUNK"))
             for binding in bindings(module, scope, NAME)
         ]
 

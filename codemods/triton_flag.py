@@ -12,7 +12,6 @@ from muhmod.model import Found
 from muhmod.site import Module, Site
 
 NAME = re.compile(r"^HAS_TRITON$")
-_LINES = re.compile(r"\bHAS_TRITON\b")
 
 
 class TritonFlag(Site):
@@ -26,7 +25,7 @@ class TritonFlag(Site):
     def find(self, module: Module) -> list[Found]:
         """One site a scope: later bindings replace earlier ones."""
         found = []
-        for scope in module.scopes_at(module.lines_with(_LINES)):
+        for scope in module.scopes_at(module.lines_with("HAS_TRITON")):
             group = [b for b in bindings(module, scope, NAME) if b.form != "parameter-default"]
             if group:
                 slots = [slot for binding in group for slot in binding.slots]

@@ -13,7 +13,6 @@ from muhmod.flow import Arriving, Flow, Leaf
 from muhmod.model import Found, Slot
 from muhmod.site import Module, Scope, Site, dotted, fold, make_slot, statements
 
-_LINES = re.compile(r"\buse_v1\b")
 _LAUNCHER = re.compile(r"paged_attention_v[12]$")
 _HEURISTIC_NAMES = {"max_num_partitions", "max_seq_len", "num_seqs", "num_heads"}
 
@@ -32,7 +31,7 @@ class V1Override(Site):
 
     def find(self, module: Module) -> list[Found]:
         """One site a function."""
-        scopes = module.scopes_at(module.lines_with(_LINES))
+        scopes = module.scopes_at(module.lines_with("use_v1"))
         return [found for scope in scopes if (found := self._site(scope, module)) is not None]
 
     def _site(self, scope: Scope, module: Module) -> Found | None:

@@ -209,14 +209,21 @@ class _Needles:
     def __init__(self, rule: Rule) -> None:
         names = [] if rule.scope == MODULE_SCOPE else rule.scope.split(".")
         self.names = [name.encode() for name in (*names, rule.beside) if name]
-        self.patterns = [
-            re.compile(rb"\b(?:def|class)[\s\\]+%b\b|\b%b\s*[:=]" % (re.escape(name), re.escape(name)))
-            for name in self.names
-        ]
 
     def match(self, data: bytes) -> bool:
         """Whether all names stand in the bytes where a definition or binding could be."""
-        return all(name in data for name in self.names) and all(p.search(data) for p in self.patterns)
+        return all(_is_bound(name, data) for name in self.names)
+
+
+def _is_bound(name: bytes, data: bytes) -> bool:
+    """Whether `def name`, `class name`, `name =` or `name:` is anywhere, by its bytes."""
+    at = data.find(name)
+    while at >= 0:
+        before, after = data[max(0, at - 80) : at], data[at + len(name) : at + len(name) + 80]
+        if re.search(rb"\b(?:def|class)[\s\\]+$", before) or re.match(rb"\s*[:=]", after):
+            return True
+        at = data.find(name, at + 1)
+    return False
 
 
 def _look(file: str, data: bytes | None, rule: Rule, reading: _Reading, into: _Search) -> None:

@@ -93,9 +93,15 @@ class Module:
         start, end = self.span(node)
         return self.text[start:end]
 
-    def lines_with(self, pattern: re.Pattern[str]) -> list[int]:
-        """The lines on which the pattern occurs, comments and strings included."""
-        return sorted({self.line_of(match.start()) for match in pattern.finditer(self.text)})
+    def lines_with(self, word: str) -> list[int]:
+        """The lines on which the word occurs, comments and strings included."""
+        lines = []
+        at = self.text.find(word)
+        while at >= 0:
+            lines.append(self.line_of(at))
+            # Once a line is enough.
+            at = self.text.find(word, self._starts[lines[-1]] if lines[-1] < len(self._starts) else at + 1)
+        return lines
 
     def scopes(self) -> Iterator[Scope]:
         """The module, then every class and function in source order, outer before inner."""

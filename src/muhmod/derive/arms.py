@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from muhmod.derive.work import Work
@@ -40,10 +41,15 @@ _CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "int": int}
 _PLATFORMS = ("cuda", "rocm", "cpu", "xpu", "hpu", "tpu", "neuron", "npu")
 
 
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
 def holds(test: str, work: Work) -> bool | None:
     """Whether a test is true on this hardware with this model; None if that is not known."""
     try:
-        value = _evaluate(ast.parse(test, mode="eval").body, work)
+        value = _evaluate(_parsed(test), work)
     except (SyntaxError, ArithmeticError, TypeError, ValueError):
         return None
     return None if value is None else bool(value)
@@ -63,7 +69,7 @@ def apply_transforms(value: int, arrival: Arrival, work: Work) -> int | None:
     """The value at the use, after the arithmetic on the way; None where that is not known."""
     result: Any = value
     for transform in arrival.transforms:
-        result = _evaluate(ast.parse(transform, mode="eval").body, work, {"_": result})
+        result = _evaluate(_parsed(transform), work, {"_": result})
         if not isinstance(result, int):
             return None
     return int(result)
@@ -73,7 +79,7 @@ def upper_bound(conditions: tuple[Condition, ...], work: Work, limit: float) -> 
     """The most tokens (`M`, or `numel / topk`) with which a path is taken, at most `limit`."""
     bound = limit
     for condition in conditions:
-        test = ast.parse(condition.test, mode="eval").body
+        test = _parsed(condition.test)
         bound = min(bound, _bound(test, condition.taken, work, limit))
     return bound
 

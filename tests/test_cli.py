@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -284,3 +285,44 @@ def test_version_and_help(muhmod):
     for command in ("apply", "sites", "explain", "derive", "rules", "revert"):
         ran = muhmod(command, "--help")
         assert (ran.code, "Usage: muhmod" in ran.out) == (0, True)
+
+
+def test_rules_show_as_json(muhmod):
+    shown = json.loads(muhmod("rules", "show", "bi100", "--output-format", "json").out)
+    assert shown["schema"] == "muhmod/pack/1"
+    assert [c["value"] for c in shown["facts"]["smem_per_block"]["candidates"]] == [49152, 32768]
+    assert shown["chosen"]["smem_per_block"]["value"] == 49152
+    assert shown["sites"]["prefill-tile"]["slots"]["NUM_WARPS"]["value"] == 4
+
+
+def test_explain_finds_the_tree_that_is_here_and_the_one_pack(muhmod, enginex, monkeypatch):
+    monkeypatch.chdir(enginex.parent)
+    ran = muhmod("explain", "prefill-tile")
+    assert ran.code == 0
+    assert "attention/ops/prefix_prefill.py:27" in ran.out
+    assert "no --rules given: bi100" in ran.err
+    assert muhmod("apply", "vllm").code == 2
+
+
+def test_several_trees_are_written_all_or_none(muhmod, enginex, tmp_path):
+    other = shutil.copytree(enginex, tmp_path / "second" / "vllm")
+    before = tree_bytes(enginex)
+    (other / "_custom_ops.py").chmod(0o444)
+    ran = muhmod(*APPLY, enginex, other)
+    assert ran.code == 4
+    assert "read-only" in ran.err
+    assert tree_bytes(enginex) == tree_bytes(other) == before
+    (other / "_custom_ops.py").chmod(0o644)
+    assert muhmod(*APPLY, enginex, other).code == 0
+    assert tree_bytes(enginex) == tree_bytes(other) != before
+    assert muhmod("revert", enginex).code == muhmod("revert", other).code == 0
+    assert tree_bytes(enginex) == tree_bytes(other) == before
+
+
+def test_two_trees_do_not_share_a_lock(muhmod, enginex, tmp_path):
+    other = shutil.copytree(enginex, tmp_path / "second" / "vllm")
+    before = tree_bytes(enginex)
+    ran = muhmod(*APPLY, "--lock", tmp_path / "one.lock", enginex, other)
+    assert ran.code == 2
+    assert "two trees would share one.lock" in ran.err
+    assert tree_bytes(enginex) == before

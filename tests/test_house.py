@@ -103,7 +103,7 @@ def imported(*arguments):
     }
 
 
-HEAVY = ("libcst", "rich", "subprocess", "concurrent.futures")
+HEAVY = ("libcst", "rich", "concurrent.futures")
 
 
 def test_a_bare_import_wakes_nothing():

@@ -145,11 +145,14 @@ class _Settings:
             value = self.config.get(key)
         return default if value in (None, "", ()) else value
 
-    def pack(self) -> Pack:
-        """The rule pack that was asked for."""
+    def pack(self, *, reading: bool = False) -> Pack:
+        """The rule pack that was asked for; to read only, the only one that ships will do."""
         from muhmod import rulebook
 
         name = self.get("rules", "rules")
+        if not name and reading and len(rulebook.builtin("")) == 1:
+            (name,) = rulebook.builtin("")
+            _say(f"no --rules given: {name}")
         if not name:
             known = ", ".join(rulebook.builtin(""))
             raise UsageError("no rule pack: give --rules PACK", f"shipped: {known}; or a path")
@@ -351,7 +354,7 @@ def _write(made: list[Plan], settings: _Settings) -> tuple[list[Plan], str, int]
 
     allow = bool(settings.get("allow_dirty", "allow-dirty", False))
     try:
-        return [writer.apply(plan, settings.lock(), allow_dirty=allow) for plan in made], "", 0
+        return writer.apply(made, settings.lock(), allow_dirty=allow), "", 0
     except MuhmodError as error:
         return made, str(error), error.code
 
@@ -568,10 +571,10 @@ def explain(target: str, tree_path: str | None, **given: Any) -> int:
     from muhmod import engine, tree
 
     settings = _Settings(given)
-    pack = settings.pack()
+    pack = settings.pack(reading=True)
     file, line = _file_line(target)
     configured = _words(settings.config.get("tree", ()))
-    place = tree_path or (configured[0] if configured else "")
+    place = tree_path or (configured[0] if configured else "") or ("" if file else _here(pack))
     if file is None and not place:
         return _explain_derived(target, pack, settings)
     of = tree.locate(place or _package_above(file, pack), pack.packages)
@@ -589,6 +592,11 @@ def explain(target: str, tree_path: str | None, **given: Any) -> int:
         out.rich(partial(show.explain, row=row, line=line))
     out.close()
     return row.code if row.code in (4, 5) else 0
+
+
+def _here(pack: Pack) -> str:
+    """`.`, where a package that the pack knows is here."""
+    return "." if any(Path(name).is_dir() for name in (*pack.packages,)) else ""
 
 
 def _file_line(target: str) -> tuple[Path | None, int]:
@@ -649,7 +657,7 @@ def _explain_derived(target: str, pack: Pack, settings: _Settings) -> int:
 def derive_(**given: Any) -> int:
     """The pack's derived values with their derivations; needs no tree."""
     settings = _Settings(given)
-    pack = settings.pack()
+    pack = settings.pack(reading=True)
     options = settings.options()
     from muhmod import engine
 
@@ -733,8 +741,12 @@ def rules(action: str, names: tuple[str, ...], **given: Any) -> int:
         engine.check_names(pack, settings.options())
         if action == "validate":
             out.text(f"{name}: valid, {len(pack.rules)} sites, {len(pack.facts.claims)} facts")
-            continue
-        _show_pack(out, pack)
+        elif settings.format() == "json":
+            from muhmod import report
+
+            out.text(report.dump(report.pack(pack)))
+        else:
+            _show_pack(out, pack)
     out.close()
     return 0
 

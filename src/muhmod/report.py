@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from muhmod.model import Derived, Fact, Found, SiteReport, SlotReport
+from muhmod.rulebook import Pack
 from muhmod.tree import Tree
 
 REPORT_SCHEMA = "muhmod/report/1"
 SITES_SCHEMA = "muhmod/sites/1"
 DERIVE_SCHEMA = "muhmod/derive/1"
+PACK_SCHEMA = "muhmod/pack/1"
 
 
 def report(
@@ -54,6 +56,36 @@ def derived(rules: str, values: Iterable[tuple[str, str, str, Derived]]) -> dict
             {"site": site, "slot": slot, "case": case, "value": value.value, **_reasons(value)}
             for site, slot, case, value in values
         ],
+    }
+
+
+def pack(of: Pack) -> dict[str, Any]:
+    """The JSON of `muhmod rules show`: rules, and facts with all their candidates."""
+    return {
+        "schema": PACK_SCHEMA,
+        "name": of.name,
+        "title": of.title,
+        "hardware": of.hardware,
+        "model": of.model,
+        "sites": {
+            rule.name: {
+                "site": rule.site,
+                "scope": rule.scope,
+                "slots": {
+                    name: {k: v for k, v in setting._asdict().items() if v not in (None, "")}
+                    for name, setting in rule.slots.items()
+                },
+                "guards": [guard._asdict() for guard in rule.guards],
+            }
+            for rule in of.rules
+        },
+        "facts": {
+            name: {"unit": of.facts.units[name], "candidates": [claim._asdict() for claim in claims]}
+            for name, claims in of.facts.claims.items()
+        },
+        "chosen": {
+            name: {"value": value, "reason": reason} for name, (value, reason) in of.facts.choices.items()
+        },
     }
 
 

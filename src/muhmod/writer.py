@@ -18,34 +18,42 @@ from muhmod.site import Module
 from muhmod.tree import Tree
 
 
-def apply(made: Plan, lock_path: Path | None, *, allow_dirty: bool = False) -> Plan:
-    """Write the plan's files and the lock, all or none, then read them back.
+def apply(made: list[Plan], lock_path: Path | None, *, allow_dirty: bool = False) -> list[Plan]:
+    """Write the plans' files and locks, all or none, then read them back.
 
-    The caller holds the tree (`journal.held`). Rows become `applied` only by what was read.
-    Raises MuhmodError, after which the tree is as before.
+    The caller holds the trees (`journal.held`). Rows become `applied` only by what was read.
+    Raises MuhmodError, after which the trees are as before.
     """
-    if not made.changes:
+    changing = [plan for plan in made if plan.changes]
+    if not changing:
         return made
-    path = lock_path or made.tree.home / lock.NAME
-    known = lock.load(path, made.tree.name)
-    if not allow_dirty:
-        _refuse_dirty(made.tree, {c.file: c.before for c in made.changes}, known)
-    new = _locked(made, known)
-    writes = [
-        journal.Write(_real(made.tree, c.file), journal.digest(c.before), c.after) for c in made.changes
-    ]
-    writes.append(_write_of(path, new.dump()))
-    journal.write(made.tree, writes)
-    return _read_back(made)
+    locks = [_lock_of(plan.tree, lock_path) for plan in changing]
+    if len({*locks}) < len(locks):
+        raise UsageError(
+            f"two trees would share {locks[0].name}", "run muhmod once for each, with a --lock FILE each"
+        )
+    writes: list[journal.Write] = []
+    for plan, path in zip(changing, locks, strict=True):
+        known = lock.load(path, plan.tree.name)
+        if not allow_dirty:
+            _refuse_dirty(plan.tree, {c.file: c.before for c in plan.changes}, known)
+        writes += [_write_of_change(plan.tree, change) for change in plan.changes]
+        writes.append(_write_of(path, _locked(plan, known).dump()))
+    journal.write(changing[0].tree, writes)
+    return [_read_back(plan) for plan in made]
+
+
+def _lock_of(of: Tree, lock_path: Path | None) -> Path:
+    return lock_path.absolute() if lock_path else of.home / lock.NAME
+
+
+def _write_of_change(of: Tree, change: Change) -> journal.Write:
+    return journal.Write(of.package / change.file, journal.digest(change.before), change.after)
 
 
 def _write_of(path: Path, data: bytes | None) -> journal.Write:
     before = journal.digest(path.read_bytes()) if path.exists() else ""
     return journal.Write(path, before, data)
-
-
-def _real(of: Tree, file: str) -> Path:
-    return of.package / file
 
 
 def _locked(made: Plan, known: lock.Lock | None) -> lock.Lock:
@@ -149,7 +157,7 @@ class Reverting(NamedTuple):
 
 def plan_revert(of: Tree, lock_path: Path | None, options: Options = Options()) -> Reverting:  # noqa: B008
     """The inverse of what the lock says, on the tree as it is now. Raises MuhmodError."""
-    path = lock_path or of.home / lock.NAME
+    path = _lock_of(of, lock_path)
     known = lock.load(path, of.name)
     if known is None:
         raise RefusedError(f"there is no {path.name} beside {of.name}/: nothing to revert")
@@ -254,7 +262,7 @@ def revert(made: Reverting, *, allow_dirty: bool = False) -> Reverting:
         known = lock.load(made.lock_path, made.tree.name)
         _refuse_dirty(made.tree, {file: data for file, data, _ in made.files}, known)
     writes = [
-        journal.Write(_real(made.tree, file), journal.digest(data), back) for file, data, back in made.files
+        journal.Write(made.tree.package / file, journal.digest(data), back) for file, data, back in made.files
     ]
     writes.append(_write_of(made.lock_path, made.rest.dump() if made.rest.entries else None))
     journal.write(made.tree, writes)

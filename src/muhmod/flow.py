@@ -9,7 +9,7 @@ if it reaches no use on any path.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from muhmod.model import Arrival, Condition
@@ -53,19 +53,33 @@ Values: TypeAlias = "frozenset[Arriving]"
 
 
 class State:
-    """What each cell may hold, and what each plain local name stands for."""
+    """What each cell may hold, what each plain local name stands for, which dict each name is.
+
+    A dict has an identity of its own, since two names may stand for the same one.
+    """
 
     def __init__(
         self,
         cells: dict[Cell, Values] | None = None,
         names: dict[str, ast.expr | None] | None = None,
+        dicts: dict[str, str] | None = None,
     ) -> None:
         self.cells = cells if cells is not None else {}
         self.names = names if names is not None else {}
+        self.dicts = dicts if dicts is not None else {}
 
     def copy(self) -> State:
         """An independent state."""
-        return State(dict(self.cells), dict(self.names))
+        return State(dict(self.cells), dict(self.names), dict(self.dicts))
+
+    def owner(self, name: str) -> str:
+        """The dict that a name stands for; an unknown one goes by the name."""
+        return self.dicts.get(name, name)
+
+    def items(self, name: str) -> dict[str, Values]:
+        """What is known of the items of the dict that a name stands for."""
+        owner = self.owner(name)
+        return {key: values for (of, key), values in self.cells.items() if of == owner and key}
 
 
 class Use(NamedTuple):
@@ -91,10 +105,12 @@ class Flow:
         self._by_node: dict[int, Leaf] = {}
         self._outer = outer or State()
         self._conditions: tuple[Condition, ...] = ()
+        self._made = 0
 
     def run(self, body: list[ast.stmt]) -> Flow:
         """Interpret the statements from the outer state."""
         self.final = self._block(body, self._outer.copy())
+        self._captured(body)
         return self
 
     def arrivals(self, leaf: Leaf, kinds: Iterable[str] = ()) -> tuple[Arrival, ...]:
@@ -129,6 +145,10 @@ class Flow:
                     self._bind(target, value, node, state)
             case ast.AnnAssign(target=target, value=value) if value is not None:
                 self._bind(target, value, node, state)
+            case ast.AugAssign(target=ast.Name(id=name), op=ast.BitOr(), value=value) if (
+                items := self._dict(value, node, state)
+            ) is not None:
+                self._put(state.owner(name), items, state)
             case ast.AugAssign(target=target, value=value, op=op):
                 joined = ast.BinOp(left=_as_load(target), op=op, right=value)
                 self._bind(target, ast.copy_location(joined, node), node, state)
@@ -239,31 +259,86 @@ class Flow:
             case ast.Name(id=name):
                 self._bind_name(name, value, node, state)
             case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key)):
-                state.cells[name, key] = self._values((name, key), value, node, state)
+                cell = (state.owner(name), key)
+                state.cells[cell] = self._values(cell, value, node, state)
             case ast.Attribute(attr=attr):
                 state.cells[attr, ""] = self._values((attr, ""), value, node, state)
 
     def _bind_name(self, name: str, value: ast.expr, node: ast.stmt, state: State) -> None:
-        items = _display(value)
-        # Before the old cells go: the value may read them.
+        alias = state.owner(value.id) if isinstance(value, ast.Name) else ""
+        items = None if alias else self._dict(value, node, state)
+        # Before the old cell goes: the value may read it.
         held = self._values((name, ""), value, node, state) if items is None else frozenset()
-        source = value.id if isinstance(value, ast.Name) else None
-        copied = {
-            (name, key): values
-            for (owner, key), values in state.cells.items()
-            if owner == source and key and source != name
-        }
-        for cell in [cell for cell in state.cells if cell[0] == name]:
-            del state.cells[cell]
+        state.cells.pop((name, ""), None)
+        state.dicts[name] = alias or self._fresh(name)
         if items is not None:
-            for key, item in items:
-                state.cells[name, key] = self._values((name, key), item, node, state)
+            self._put(state.dicts[name], items, state)
             state.names[name] = None
             return
-        state.cells.update(copied)
         state.cells[name, ""] = held
         inlined = _inline(value, state.names)
         state.names[name] = inlined if _pure(inlined) and not _mentions(inlined, name) else None
+
+    def _fresh(self, name: str) -> str:
+        self._made += 1
+        return f"{name}@{self._made}"
+
+    def _put(self, owner: str, items: dict[str, Values], state: State) -> None:
+        for key, values in items.items():
+            state.cells[owner, key] = values
+
+    def _dict(self, value: ast.expr, node: ast.stmt, state: State) -> dict[str, Values] | None:
+        """The items of an expression that makes a dict of string keys; None for all else.
+
+        `{…}` with spreads, `dict(…)`, `a | b`, copies of known dicts, and either arm of a conditional.
+        """
+        match value:
+            case ast.Name(id=name) if name in state.dicts or state.items(name):
+                return state.items(name) or None
+            case ast.Dict(keys=keys, values=values):
+                return self._display(list(zip(keys, values, strict=True)), node, state)
+            case ast.Call(func=ast.Name(id="dict"), args=args, keywords=keywords) if len(args) <= 1:
+                known = (self._dict(args[0], node, state) or {}) if args else {}
+                named = [(k.arg and ast.Constant(k.arg), k.value) for k in keywords]
+                return known | self._display(named, node, state)
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                parts = self._dict(left, node, state), self._dict(right, node, state)
+                return None if parts == (None, None) else (parts[0] or {}) | (parts[1] or {})
+            case ast.Call(func=ast.Attribute(value=inner, attr="copy"), args=[]):
+                return self._dict(inner, node, state)
+            case ast.Call(func=ast.Name(id="copy" | "deepcopy") | ast.Attribute(attr="copy" | "deepcopy")):
+                return self._dict(value.args[0], node, state) if value.args else None
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self._either(test, body, orelse, node, state)
+        return None
+
+    def _display(
+        self, pairs: Sequence[tuple[ast.expr | str | None, ast.expr]], node: ast.stmt, state: State
+    ) -> dict[str, Values]:
+        found: dict[str, Values] = {}
+        for key, item in pairs:
+            if not key:
+                found |= self._dict(item, node, state) or {}
+            elif isinstance(key, ast.Constant) and isinstance(key.value, str):
+                found[key.value] = self._values(("", key.value), item, node, state)
+        return found
+
+    def _either(
+        self, test: ast.expr, body: ast.expr, orelse: ast.expr, node: ast.stmt, state: State
+    ) -> dict[str, Values] | None:
+        text = ast.unparse(_inline(test, state.names))
+        found: dict[str, Values] = {}
+        known = False
+        for part, taken in ((body, True), (orelse, False)):
+            outer = self._conditions
+            self._conditions = (*outer, Condition(text, taken))
+            items = self._dict(part, node, state)
+            self._conditions = outer
+            known = known or items is not None
+            for key, values in (items or {}).items():
+                passed = frozenset(value.under(Condition(text, taken)) for value in values)
+                found[key] = found.get(key, frozenset()) | passed
+        return found if known else None
 
     def _unpack(self, elts: list[ast.expr], value: ast.expr, node: ast.stmt, state: State) -> None:
         match value:
@@ -279,7 +354,7 @@ class Flow:
                     self._unpack(elts, part, node, side)
                     self._conditions = outer
                 merged = _merge(on, off, Condition(text, True), Condition(text, False))
-                state.cells, state.names = merged.cells, merged.names
+                state.cells, state.names, state.dicts = merged.cells, merged.names, merged.dicts
             case _:
                 for target in elts:
                     if isinstance(target, ast.Name):
@@ -324,7 +399,7 @@ class Flow:
         return frozenset({Arriving(leaf, Arrival(self._conditions))})
 
     def _held(self, value: ast.expr, state: State) -> Values:
-        cell = _cell_of(value)
+        cell = _cell_of(value, state)
         return state.cells.get(cell, frozenset()) if cell else frozenset()
 
     def _carried(self, value: ast.expr, state: State) -> Values:
@@ -340,48 +415,78 @@ class Flow:
 
     def _method(self, call: ast.Call, node: ast.stmt, state: State) -> None:
         """`config.update(…)`, `config.pop(…)`, `config.setdefault(…)` on a known dict."""
-        match call.func:
-            case ast.Attribute(value=ast.Name(id=name), attr="update"):
-                for key, item in _update_items(call):
-                    state.cells[name, key] = self._values((name, key), item, node, state)
-            case ast.Attribute(value=ast.Name(id=name), attr="pop"):
-                popped = fold(call.args[0]) if call.args else None
-                if isinstance(popped, str):
-                    state.cells.pop((name, popped), None)
+        if not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name):
+            return
+        owner = state.owner(call.func.value.id)
+        key = fold(call.args[0]) if call.args else None
+        match call.func.attr:
+            case "update":
+                named = [(k.arg and ast.Constant(k.arg), k.value) for k in call.keywords]
+                items = (self._dict(call.args[0], node, state) or {}) if call.args else {}
+                self._put(owner, items | self._display(named, node, state), state)
+            case "pop" if isinstance(key, str):
+                state.cells.pop((owner, key), None)
+            case "setdefault" if isinstance(key, str) and len(call.args) == 2:
+                # What stands there already wins; whether it does is not always known.
+                there = state.cells.get((owner, key), frozenset())
+                added = self._values((owner, key), call.args[1], node, state)
+                state.cells[owner, key] = there | added
 
     def _return(self, value: ast.expr, node: ast.stmt, state: State) -> None:
-        items = _display(value)
-        if items is not None:
-            for key, item in items:
-                self._use("return", ("", key), node, self._values(("", key), item, node, state))
-            return
-        cell = ("return", "")
-        self._use("return", cell, node, self._values(cell, value, node, state))
-        for (owner, key), values in state.cells.items():
-            if key and isinstance(value, ast.Name) and owner == value.id:
-                self._use("return", (owner, key), node, values)
+        items = self._dict(value, node, state)
+        for key, values in (items or {}).items():
+            self._use("return", ("", key), node, values)
+        if items is None:
+            cell = ("return", "")
+            self._use("return", cell, node, self._values(cell, value, node, state))
 
     def _reads(self, node: ast.stmt, state: State) -> None:
         """Uses in the statement's own expressions: launches, subscript reads, escapes of a dict."""
+        taken = _dict_names(_made_dict(node))
         for expression in own_expressions(node):
-            if isinstance(getattr(expression, "ctx", None), ast.Store):
-                continue
-            for part in ast.walk(expression):
-                match part:
-                    case ast.Call(func=ast.Subscript(), keywords=keywords):
-                        self._launch(part, keywords, node, state)
-                    case ast.Call():
-                        self._escape(part, node, state)
-                    case ast.Subscript(ctx=ast.Load()):
-                        self._read(part, state)
-                    case ast.IfExp(test=test):
-                        for name in ast.walk(test):
-                            self._read(name, state)
-                    case ast.Name(ctx=ast.Load()) if isinstance(node, (ast.If, ast.While)):
-                        self._read(part, state)
+            self._read_all(expression, node, state, taken)
+
+    def _read_all(self, part: ast.AST, node: ast.stmt, state: State, taken: set[int]) -> None:
+        """`taken`: the names that the statement itself makes a dict of, which is no use yet."""
+        match part:
+            case ast.Subscript(value=ast.Name(), slice=index):
+                if isinstance(part.ctx, ast.Load):
+                    self._read(part, state)
+                self._read_all(index, node, state, taken)
+                return
+            case ast.Call(func=ast.Attribute(value=ast.Name() as receiver, attr=method)):
+                if method in ("update", "pop", "setdefault"):
+                    taken = taken | {id(receiver)} | _dict_names(part.args[0] if part.args else None)
+                self._escape(part, node, state)
+            case ast.Call(func=ast.Subscript()):
+                self._launch(part, part.keywords, node, state)
+            case ast.Call():
+                self._escape(part, node, state)
+            case ast.IfExp(test=test):
+                for name in ast.walk(test):
+                    self._read(name, state)
+            case ast.Name(ctx=ast.Load()) if id(part) not in taken:
+                if isinstance(node, (ast.If, ast.While)):
+                    self._read(part, state)
+                self._all_keys("escape", part.id, part, state)
+        for child in ast.iter_child_nodes(part):
+            self._read_all(child, node, state, taken)
+
+    def _captured(self, body: list[ast.stmt]) -> None:
+        """What an inner function reads, or a global keeps, may be used whenever: it all arrives."""
+        names: set[str] = set()
+        for statement in body:
+            for part in ast.walk(statement):
+                if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                    names |= {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} - _parameters(part)
+                elif isinstance(part, (ast.Global, ast.Nonlocal)):
+                    names |= {*part.names}
+        for leaf in self.leaves if names else ():
+            if leaf.cell[0].partition("@")[0] in names:
+                self._use("escape", leaf.cell, leaf.node, frozenset({Arriving(leaf, Arrival())}))
 
     def _read(self, part: ast.AST, state: State) -> None:
-        cell = _cell_of(part)
+        cell = _cell_of(part, state)
         if cell and cell in state.cells:
             self._use("read", cell, part, state.cells[cell])
 
@@ -399,43 +504,56 @@ class Flow:
     def _escape(self, call: ast.Call, node: ast.stmt, state: State) -> None:
         for argument in [*call.args, *(k.value for k in call.keywords)]:
             if isinstance(argument, ast.Name):
-                self._all_keys("escape", argument.id, call, state)
                 self._read(argument, state)
-            elif (items := _display(argument)) is not None and not _is_config(call):
-                for key, item in items:
-                    if self.interesting(("", key)):
-                        values = self._values(("", key), item, node, state)
-                        self._use("escape", ("", key), call, values)
+            elif isinstance(argument, (ast.Dict, ast.Call)) and not _is_config(call):
+                for key, values in (self._dict(argument, node, state) or {}).items():
+                    self._use("escape", ("", key), call, values)
 
     def _all_keys(self, kind: str, name: str, node: ast.AST, state: State) -> None:
-        for (owner, key), values in list(state.cells.items()):
-            if owner == name and key:
-                self._use(kind, (owner, key), node, values)
+        for key, values in state.items(name).items():
+            self._use(kind, (state.owner(name), key), node, values)
 
     def _use(self, kind: str, cell: Cell, node: ast.AST, values: Values) -> None:
         if values:
             self.uses.append(Use(kind, cell, node, values))
 
 
-def _display(value: ast.expr) -> list[tuple[str, ast.expr]] | None:
-    """The items of a dict display or `dict(…)` call with string keys; None for all else."""
-    match value:
-        case ast.Dict(keys=keys, values=values):
-            return [
-                (key.value, item)
-                for key, item in zip(keys, values, strict=True)
-                if isinstance(key, ast.Constant) and isinstance(key.value, str)
-            ]
-        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
-            return [(k.arg, k.value) for k in keywords if k.arg]
+def _made_dict(node: ast.stmt) -> ast.expr | None:
+    """The expression whose dict the statement returns or binds to a name."""
+    match node:
+        case ast.Return(value=value):
+            return value
+        case ast.Assign(targets=targets, value=value) if all(isinstance(t, ast.Name) for t in targets):
+            return value
+        case ast.AnnAssign(target=ast.Name(), value=value) | ast.AugAssign(target=ast.Name(), value=value):
+            return value
     return None
 
 
-def _update_items(call: ast.Call) -> list[tuple[str, ast.expr]]:
-    items = [(k.arg, k.value) for k in call.keywords if k.arg]
-    for argument in call.args:
-        items += _display(argument) or []
-    return items
+def _dict_names(value: ast.expr | None) -> set[int]:
+    """The names in an expression whose items go into the dict that it makes (see `Flow._dict`)."""
+    match value:
+        case ast.Name():
+            return {id(value)}
+        case ast.Dict(keys=keys, values=values):
+            spreads = (v for k, v in zip(keys, values, strict=True) if k is None)
+            return {found for v in spreads for found in _dict_names(v)}
+        case ast.Call(func=ast.Name(id="dict" | "copy" | "deepcopy"), args=args, keywords=keywords):
+            spreads = (k.value for k in keywords if k.arg is None)
+            return {found for v in (*args[:1], *spreads) for found in _dict_names(v)}
+        case ast.Call(func=ast.Attribute(value=inner, attr="copy"), args=[]):
+            return _dict_names(inner)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _dict_names(left) | _dict_names(right)
+        case ast.IfExp(body=body, orelse=orelse):
+            return _dict_names(body) | _dict_names(orelse)
+    return set()
+
+
+def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
+    arguments = node.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return {a.arg for a in [*every, *filter(None, (arguments.vararg, arguments.kwarg))]}
 
 
 def _is_config(call: ast.Call) -> bool:
@@ -443,12 +561,12 @@ def _is_config(call: ast.Call) -> bool:
     return name == "Config"
 
 
-def _cell_of(value: ast.AST) -> Cell | None:
+def _cell_of(value: ast.AST, state: State) -> Cell | None:
     match value:
         case ast.Name(id=name):
             return (name, "")
         case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key)):
-            return (name, key)
+            return (state.owner(name), key)
         case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
             return (attr, "")
     return None
@@ -545,7 +663,7 @@ def _under_all(state: State, condition: Condition) -> State:
     cells = {
         cell: frozenset(value.under(condition) for value in values) for cell, values in state.cells.items()
     }
-    return State(cells, state.names)
+    return State(cells, state.names, state.dicts)
 
 
 def _join(states: Iterable[State | None]) -> State | None:
@@ -553,24 +671,33 @@ def _join(states: Iterable[State | None]) -> State | None:
     live = [state for state in states if state is not None]
     if not live:
         return None
-    joined = live[0].copy()
+    joined = live[0]
     for state in live[1:]:
-        for cell, values in state.cells.items():
-            joined.cells[cell] = joined.cells.get(cell, frozenset()) | values
-        _forget_different(joined, state)
-    return joined
+        joined = _merge(joined, state)
+    return joined.copy()
 
 
-def _merge(left: State, right: State, on: Condition, off: Condition) -> State:
+def _merge(left: State, right: State, on: Condition | None = None, off: Condition | None = None) -> State:
     """Join of two branches; where they differ, each side's values carry the test they passed."""
-    merged = State({}, dict(left.names))
+    merged = State({}, dict(left.names), dict(left.dicts))
     _forget_different(merged, right)
+
+    def both(a: Values, b: Values) -> Values:
+        if a == b:
+            return a
+        a = frozenset(value.under(on) for value in a) if on else a
+        return a | (frozenset(value.under(off) for value in b) if off else b)
+
     for cell in left.cells.keys() | right.cells.keys():
-        a, b = left.cells.get(cell, frozenset()), right.cells.get(cell, frozenset())
-        if a != b:
-            a = frozenset(value.under(on) for value in a)
-            b = frozenset(value.under(off) for value in b)
-        merged.cells[cell] = a | b
+        merged.cells[cell] = both(left.cells.get(cell, frozenset()), right.cells.get(cell, frozenset()))
+    for name in left.dicts.keys() | right.dicts.keys():
+        if left.owner(name) != right.owner(name):
+            # Another dict on each side: behind the branch the name stands for a third.
+            merged.dicts[name] = f"{name}@{hash((left.owner(name), right.owner(name)))}"
+            mine, other = left.items(name), right.items(name)
+            for key in mine.keys() | other.keys():
+                values = both(mine.get(key, frozenset()), other.get(key, frozenset()))
+                merged.cells[merged.dicts[name], key] = values
     return merged
 
 

@@ -106,11 +106,13 @@ class Flow:
         self._outer = outer or State()
         self._conditions: tuple[Condition, ...] = ()
         self._made = 0
+        self._kept: set[str] = set()
+        self._inner: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda] = []
 
     def run(self, body: list[ast.stmt]) -> Flow:
         """Interpret the statements from the outer state."""
         self.final = self._block(body, self._outer.copy())
-        self._captured(body)
+        self._use_what_is_kept()
         return self
 
     def arrivals(self, leaf: Leaf, kinds: Iterable[str] = ()) -> tuple[Arrival, ...]:
@@ -168,6 +170,10 @@ class Flow:
                 return None
             case ast.Raise() | ast.Continue() | ast.Break():
                 return None
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._inner.append(node)
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                self._kept |= {*names}
             case ast.Expr(value=ast.Call() as call):
                 self._method(call, node, state)
         return state
@@ -465,6 +471,8 @@ class Flow:
             case ast.IfExp(test=test):
                 for name in ast.walk(test):
                     self._read(name, state)
+            case ast.Lambda():
+                self._inner.append(part)
             case ast.Name(ctx=ast.Load()) if id(part) not in taken:
                 if isinstance(node, (ast.If, ast.While)):
                     self._read(part, state)
@@ -472,15 +480,13 @@ class Flow:
         for child in ast.iter_child_nodes(part):
             self._read_all(child, node, state, taken)
 
-    def _captured(self, body: list[ast.stmt]) -> None:
+    def _use_what_is_kept(self) -> None:
         """What an inner function reads, or a global keeps, may be used whenever: it all arrives."""
-        names: set[str] = set()
-        for statement in body:
-            for part in ast.walk(statement):
-                if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                    names |= {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} - _parameters(part)
-                elif isinstance(part, (ast.Global, ast.Nonlocal)):
-                    names |= {*part.names}
+        if not self.leaves:
+            return
+        names = set(self._kept)
+        for node in self._inner:
+            names |= {p.id for p in ast.walk(node) if isinstance(p, ast.Name)} - _parameters(node)
         for leaf in self.leaves if names else ():
             if leaf.cell[0].partition("@")[0] in names:
                 self._use("escape", leaf.cell, leaf.node, frozenset({Arriving(leaf, Arrival())}))

@@ -267,6 +267,11 @@ def test_what_counts_as_implemented(muhmod, enginex, body, implemented):
     assert state == ("pending" if implemented else "held"), rows["v1-override"]
 
 
+def test_the_package_folder_may_be_called_otherwise(muhmod, enginex, expected):
+    other = enginex.rename(enginex.with_name("vllm_bi100"))
+    same(muhmod, other, expected)
+
+
 def test_suppression_needs_a_reason(muhmod, enginex):
     path = enginex / FILES["shared-memory"]
     text, comment = path.read_text(), "return 32 * 1024  # muhmod: skip[shared-memory]"

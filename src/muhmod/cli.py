@@ -258,15 +258,21 @@ class _Out:
     def close(self) -> None:
         """Send all of it."""
         data = b"".join(self.parts)
-        if not self.path:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-            return
         try:
-            Path(self.path).write_bytes(data)
+            if self.path:
+                Path(self.path).write_bytes(data)
+            else:
+                sys.stdout.flush()
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
         except OSError as error:
-            raise FileError(f"cannot write {self.path}: {error.strerror}") from None
+            where = self.path or "the output"
+            raise FileError(
+                f"cannot write the report to {where}: {error.strerror}",
+                "what the command did to the tree stands; run it again to see its state",
+            ) from None
 
 
 # apply ----------------------------------------------------------------------------------------

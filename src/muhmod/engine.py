@@ -81,8 +81,10 @@ class _Source(NamedTuple):
 class _Reading:
     """All files of a tree, read once; parsed only where wanted."""
 
-    def __init__(self, of: Tree) -> None:
+    def __init__(self, of: Tree, packages: tuple[str, ...]) -> None:
         self.tree = of
+        # The sources call the package by its own name, whatever its folder is called here.
+        self.names = {of.name, *packages}
         self.files, self.outside = tree.files(of)
         self.sources: dict[str, _Source] = {}
         self.faults: dict[str, FileError] = {}
@@ -102,7 +104,7 @@ class _Reading:
     def resolve(self, name: str) -> tuple[str, Module] | None:
         """The module of a dotted name inside the tree."""
         top, _, rest = name.partition(".")
-        if top != self.tree.name:
+        if top not in self.names:
             return None
         base = rest.replace(".", "/")
         for file in (f"{base}.py", f"{base}/__init__.py" if base else "__init__.py"):
@@ -126,7 +128,7 @@ def _parse(of: Tree, file: str, data: bytes | None) -> _Source:
 def plan(of: Tree, pack: Pack, options: Options = Options()) -> Plan:  # noqa: B008
     """Decide every rule of the pack on the tree. Writes nothing. Raises UsageError."""
     check_names(pack, options)
-    reading = _Reading(of)
+    reading = _Reading(of, pack.packages)
     active = [rule for rule in pack.rules if _selected(rule, options)]
     found = _search(reading, active)
     rows: list[SiteReport] = []

@@ -52,6 +52,8 @@ class AutotuneConfigs(Site):
         if where is None:
             place = value if value is not None else call
             shown = f"the list is {describe(place)}" if value is not None else "it has no list"
+            if form == "list-variable":
+                shown += ", which is bound or used in more than one place"
             slot = make_slot(module, "configs", place, place, reason=shown)
             return self.found(scope, form, [slot], module, problem=shown)
         entries = [_entry(element) for element in where.elts]
@@ -103,7 +105,10 @@ def _list_of(
             case ast.List():
                 return form, value, None
             case ast.Name(id=name):
-                form, value = "list-variable", _module_binding(name, module)
+                form, bound = "list-variable", _module_binding(name, module)
+                if bound is None:
+                    return form, None, None
+                value = bound
             case ast.ListComp() | ast.GeneratorExp():
                 return "comprehension", None, None
             case ast.Call():
@@ -114,7 +119,10 @@ def _list_of(
 
 
 def _module_binding(name: str, module: Module) -> ast.expr | None:
-    """The one module-level value of a name; None where there is none or more than one."""
+    """The module-level value of a name that is bound once and read once; None for all else."""
+    mentions = [n for n in ast.walk(module.tree) if isinstance(n, ast.Name) and n.id == name]
+    if len(mentions) != 2:
+        return None
     values = [
         s.value
         for s in module.tree.body
@@ -131,7 +139,7 @@ def _entry(element: ast.expr) -> Entry | None:
         return None
     display = element.args[0]
     values = [
-        (str(fold(key)) if key is not None else "", fold(value))
+        (key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else "", fold(value))
         for key, value in zip(display.keys, display.values, strict=True)
     ]
     options = [(k.arg or "", fold(k.value)) for k in element.keywords]

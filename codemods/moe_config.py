@@ -40,17 +40,20 @@ class MoeConfig(Site):
             body = scope.node.body
         if not _decides(body, lines):
             return None
-        flow = Flow(lambda cell: True).run(body)
+        function = None if isinstance(scope.node, ast.ClassDef) else scope.node
+        flow = Flow(lambda cell: True).run(body, function)
         slots: dict[int, Slot] = {}
         for leaf in flow.leaves:
-            for key in _keys(leaf, flow):
-                slots.setdefault(id(leaf.node), _slot(module, leaf, key, flow))
+            keys = _keys(leaf, flow)
+            if keys:
+                slots[id(leaf.node)] = _slot(module, leaf, keys, flow)
         for key, item, statement in _loose_displays(body, flow):
             slots.setdefault(id(item), make_slot(module, key, item, statement))
         if not slots:
             return None
         ordered = sorted(slots.values(), key=lambda slot: slot.start)
-        return self.found(scope, _form(body), ordered, module)
+        problem = "; ".join(dict.fromkeys(flow.odd))
+        return self.found(scope, _form(body), ordered, module, **({"problem": problem} if problem else {}))
 
 
 def _decides(body: list[ast.stmt], lines: list[int]) -> bool:
@@ -98,19 +101,18 @@ def _tile_write(node: ast.AST) -> bool:
 
 
 def _keys(leaf: Leaf, flow: Flow) -> list[str]:
-    """The configuration keys that a leaf is bound to or arrives at."""
-    if leaf.cell[1] in KEYS:
-        return [leaf.cell[1]]
-    return sorted(
-        {
-            use.cell[1]
-            for use in flow.uses
-            if use.cell[1] in KEYS and any(value.leaf is leaf for value in use.values)
-        }
-    )
+    """The configuration keys that a leaf is bound to or arrives at, its own first."""
+    used = {
+        use.cell[1]
+        for use in flow.uses
+        if use.cell[1] in KEYS and any(value.leaf is leaf for value in use.values)
+    }
+    own = leaf.cell[1]
+    return ([own] if own in KEYS else []) + sorted(used - {own})
 
 
-def _slot(module: Module, leaf: Leaf, key: str, flow: Flow) -> Slot:
+def _slot(module: Module, leaf: Leaf, keys: list[str], flow: Flow) -> Slot:
+    key, *others = keys
     arrivals = flow.arrivals(leaf)
     seen = any(use.cell[1] == key for use in flow.uses)
     segment = leaf.statement if not hasattr(leaf.statement, "body") else leaf.node
@@ -121,7 +123,7 @@ def _slot(module: Module, leaf: Leaf, key: str, flow: Flow) -> Slot:
         segment,
         live=bool(arrivals) or not seen,
         arrivals=arrivals or (Arrival(),),
-    )
+    )._replace(also=tuple(others))
 
 
 def _loose_displays(body: list[ast.stmt], flow: Flow) -> list[tuple[str, ast.expr, ast.stmt]]:

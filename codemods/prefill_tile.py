@@ -48,7 +48,7 @@ class PrefillTile(Site):
     ) -> Found | None:
         if not _may_launch(node, module):
             return None
-        flow = Flow(lambda cell: True, outer.final or State()).run(node.body)
+        flow = Flow(lambda cell: True, outer.final or State()).run(node.body, node)
         slots = [
             slot for leaf in [*outer.leaves, *flow.leaves] if (slot := _slot(module, leaf, flow)) is not None
         ]
@@ -83,7 +83,8 @@ def _slot(module: Module, leaf: Leaf, flow: Flow) -> Slot | None:
         return None
     if name not in BOUND | LAUNCHED:
         name = sorted(launched)[0]
-    arrivals = flow.arrivals(leaf, ("launch",))
+    # A launch that takes it by position shows as a mere read: alive, by ways that are not told apart.
+    arrivals = flow.arrivals(leaf, ("launch",)) or flow.arrivals(leaf)
     segment = leaf.statement if not hasattr(leaf.statement, "body") else leaf.node
     return make_slot(module, name, leaf.node, segment, live=bool(arrivals), arrivals=arrivals or ())
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 import re
 
-from muhmod.flow import Arriving, Flow, Leaf
+from muhmod.flow import Flow, Leaf
 from muhmod.model import Found, Slot
-from muhmod.site import Module, Scope, Site, dotted, fold, make_slot, statements
+from muhmod.site import Module, Scope, Site, bodies, dotted, fold, make_slot, statements
 
 _LAUNCHER = re.compile(r"paged_attention_v[12]$")
 _HEURISTIC_NAMES = {"max_num_partitions", "max_seq_len", "num_seqs", "num_heads"}
@@ -40,27 +40,72 @@ class V1Override(Site):
         flow = Flow(lambda cell: cell == ("use_v1", "")).run(scope.node.body)
         if not flow.leaves or not _is_heuristic(scope.node, flow.leaves):
             return None
-        heuristics = [leaf for leaf in flow.leaves if fold(leaf.node) is None]
-        literals = [leaf for leaf in flow.leaves if fold(leaf.node) is not None]
-        arriving = _at_uses(flow)
-        override = _dominating(arriving, literals) if heuristics else None
-        if override is None:
-            return self._satisfied(scope, flow.leaves, arriving, module)
-        slot = make_slot(module, "use_v1", override.node, override.statement)
-        kept = [_shown(module, leaf, "replaced by the literal on every path") for leaf in heuristics]
-        problem = _why_not_removable(scope.node, override)
-        return self.found(scope, "literal-override", [*kept, slot], module, problem=problem)
+        literals = [leaf for leaf in flow.leaves if _truth(leaf.node) is not None]
+        heuristics = [leaf for leaf in flow.leaves if leaf not in literals]
+        forced = _forced(flow, literals)
+        named = any(isinstance(leaf.node, ast.Name) for leaf in heuristics)
+        if not forced and heuristics and not named:
+            return self._satisfied(scope, flow.leaves, literals, module)
+        problem = _why_not_removable(scope.node, forced, heuristics)
+        slots = [_shown(module, leaf, "replaced by the literal on every path") for leaf in heuristics]
+        if problem:
+            slots += [_shown(module, leaf, problem) for leaf in literals]
+            return self.found(scope, "forced", slots, module, problem=problem)
+        override = forced[0]
+        slots.append(make_slot(module, "use_v1", override.node, override.statement))
+        return self.found(scope, "literal-override", slots, module)
 
-    def _satisfied(self, scope: Scope, leaves: list[Leaf], arriving: list[Arriving], module: Module) -> Found:
-        slots = [_shown(module, leaf, "", any(a.leaf is leaf for a in arriving)) for leaf in leaves]
-        fallback = any(fold(leaf.node) is not None for leaf in leaves)
-        form = "fallback-literal" if fallback else "heuristic"
+    def _satisfied(self, scope: Scope, leaves: list[Leaf], literals: list[Leaf], module: Module) -> Found:
+        slots = [_shown(module, leaf, "", True) for leaf in leaves]
         why = (
             "the literal is a fallback beside the heuristic, not an override of it"
-            if fallback
+            if literals
             else "no literal overrides the heuristic"
         )
+        form = "fallback-literal" if literals else "heuristic"
         return self.found(scope, form, slots, module, satisfied=why)
+
+
+def _forced(flow: Flow, literals: list[Leaf]) -> list[Leaf]:
+    """The literals of the uses that nothing but literals reaches: there the heuristic has no say."""
+    values = [use.values for use in flow.uses if use.cell[0] in ("use_v1", "return")]
+    if not values and flow.final is not None:
+        values = [flow.final.cells.get(("use_v1", ""), frozenset())]
+    forced: dict[int, Leaf] = {}
+    for held in values:
+        leaves = {value.leaf.number: value.leaf for value in held}
+        if leaves and all(leaf in literals for leaf in leaves.values()):
+            forced |= leaves
+    return list(forced.values())
+
+
+def _truth(node: ast.expr) -> bool | None:
+    """The truth value of an expression that is the same whatever the names in it are; else None."""
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = _truth(operand)
+            return None if inner is None else not inner
+        case ast.BoolOp(op=op, values=values):
+            decisive = isinstance(op, ast.Or)
+            parts = [_truth(value) for value in values]
+            if decisive in parts:
+                return decisive
+            return None if None in parts else not decisive
+        case ast.IfExp(body=body, orelse=orelse):
+            return _truth(body) if _truth(body) is _truth(orelse) else None
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return True if True in (_truth(left), _truth(right)) else None
+        case ast.Call(func=ast.Name(id="bool"), args=[argument]):
+            return _truth(argument)
+        case ast.NamedExpr(value=value):
+            return _truth(value)
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            one, other = fold(left), fold(right)
+            return None if one is None or other is None else one == other
+    if isinstance(node, ast.Constant):
+        return bool(node.value)
+    known = fold(node)
+    return None if known is None else bool(known)
 
 
 def _is_heuristic(node: ast.FunctionDef | ast.AsyncFunctionDef, leaves: list[Leaf]) -> bool:
@@ -73,41 +118,56 @@ def _names(node: ast.expr) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
-def _at_uses(flow: Flow) -> list[Arriving]:
-    """What use_v1 may hold where it is used: tests, calls, returns; else at the end."""
-    values = [v for use in flow.uses if use.cell[0] in ("use_v1", "return") for v in use.values]
-    if not values and flow.final is not None:
-        values = list(flow.final.cells.get(("use_v1", ""), ()))
-    return values
-
-
-def _dominating(arriving: list[Arriving], literals: list[Leaf]) -> Leaf | None:
-    """The literal that is all that arrives, if there is one."""
-    leaves = {value.leaf.number: value.leaf for value in arriving}
-    if len(leaves) != 1:
-        return None
-    (leaf,) = leaves.values()
-    return leaf if leaf in literals else None
-
-
-def _why_not_removable(node: ast.FunctionDef | ast.AsyncFunctionDef, override: Leaf) -> str:
-    statement = override.statement
-    if not (
-        (isinstance(statement, ast.Assign) and len(statement.targets) == 1)
-        or isinstance(statement, ast.AnnAssign)
-    ):
-        return "the literal shares its statement with another binding"
-    if statement not in node.body and not any(
-        statement in block and len(block) > 1 for block in _blocks(node)
-    ):
+def _why_not_removable(
+    node: ast.FunctionDef | ast.AsyncFunctionDef, forced: list[Leaf], heuristics: list[Leaf]
+) -> str:
+    """Why the literals that force the choice cannot simply go; empty where the one literal can."""
+    names = [leaf.node.id for leaf in heuristics if isinstance(leaf.node, ast.Name)]
+    if names:
+        return f"use_v1 is set from the name {names[0]}"
+    if not heuristics:
+        return "use_v1 is set by literals alone: there is no heuristic that could choose"
+    if len(forced) != 1:
+        return "several literals force the choice"
+    statement = forced[0].statement
+    match statement:
+        case ast.Assign(targets=[ast.Name()], value=ast.Constant(value=True)):
+            pass
+        case ast.AnnAssign(target=ast.Name(), value=ast.Constant(value=True)):
+            pass
+        case _:
+            return f"`{ast.unparse(statement)[:60]}` is no plain `use_v1 = True`"
+    block = next((b for b in _blocks(node) if statement in b), [])
+    if len(block) < 2:
         return "the literal is the only statement of its block"
+    if any(isinstance(s, ast.Delete) and "use_v1" in ast.unparse(s) for s in statements(node.body)):
+        return "use_v1 is deleted in between"
+    if not _bound_before(node, statement, heuristics):
+        return "without the literal use_v1 would not be bound on every path"
     return ""
 
 
-def _blocks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[list[ast.stmt]]:
-    from muhmod.site import bodies
+def _bound_before(
+    node: ast.FunctionDef | ast.AsyncFunctionDef, statement: ast.stmt, heuristics: list[Leaf]
+) -> bool:
+    """Whether a heuristic stands before the literal in its own block or in one around it."""
+    bound = [leaf.statement for leaf in heuristics]
+    for block in _blocks(node):
+        for index, one in enumerate(block):
+            if one is statement or statement in statements([one]):
+                return any(before in bound for before in block[:index]) or any(
+                    statement in inner and _bound_in(inner, statement, bound) for inner in _blocks(node)
+                )
+    return False
 
-    return [block for inner in statements(node.body) for block in bodies(inner)]
+
+def _bound_in(block: list[ast.stmt], statement: ast.stmt, bound: list[ast.stmt]) -> bool:
+    return any(before in bound for before in block[: block.index(statement)])
+
+
+def _blocks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[list[ast.stmt]]:
+    """The function's own block, then all blocks inside it."""
+    return [node.body, *(block for inner in statements(node.body) for block in bodies(inner))]
 
 
 def _shown(module: Module, leaf: Leaf, note: str, live: bool = False) -> Slot:

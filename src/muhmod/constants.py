@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from muhmod.model import Slot
+from muhmod.model import Arrival, Condition, Slot
 from muhmod.site import MODULE_SCOPE, Module, Scope, fold, make_slot, own_expressions, statements
 
 
@@ -68,7 +68,10 @@ def _pairs(
         case ast.Tuple(elts=names), ast.Tuple(elts=values) if len(names) == len(values):
             for name, part in zip(names, values, strict=True):
                 yield from _pairs(name, part, place, pattern)
-        case ((ast.Name(id=name) | ast.Attribute(attr=name)), _) if pattern.search(name):
+        case (
+            (ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name)),
+            _,
+        ) if pattern.search(name):
             kind = "conditional" if isinstance(value, ast.IfExp) else "literal"
             if kind == "literal" and fold(value) is None:
                 kind = "call" if isinstance(value, ast.Call) else "expression"
@@ -97,11 +100,24 @@ def _defaults(module: Module, arguments: ast.arguments, pattern: re.Pattern[str]
 
 
 def _slots(module: Module, name: str, value: ast.expr, statement: ast.stmt) -> list[Slot]:
-    """A slot for each arm of a conditional, else one."""
+    """A slot for each arm of a conditional, under its test, else one."""
     segment: ast.stmt | ast.expr = statement
     if hasattr(statement, "body"):
         segment = value
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    also = tuple(ast.unparse(t) for t in targets if len(targets) > 1 and ast.unparse(t) != name)
+    return [
+        make_slot(module, name, arm, segment, arrivals=(Arrival(conditions),))._replace(also=also)
+        for arm, conditions in _arms(value, ())
+    ]
+
+
+def _arms(
+    value: ast.expr, conditions: tuple[Condition, ...]
+) -> Iterator[tuple[ast.expr, tuple[Condition, ...]]]:
     if isinstance(value, ast.IfExp):
-        arms = (value.body, value.orelse)
-        return [s for arm in arms for s in _slots(module, name, arm, statement)]
-    return [make_slot(module, name, value, segment)]
+        text = ast.unparse(value.test)
+        yield from _arms(value.body, (*conditions, Condition(text, True)))
+        yield from _arms(value.orelse, (*conditions, Condition(text, False)))
+    else:
+        yield value, conditions

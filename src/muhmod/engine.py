@@ -24,7 +24,7 @@ from muhmod.model import (
     SlotReport,
 )
 from muhmod.rulebook import Pack, Rule
-from muhmod.site import MODULE_SCOPE, Module
+from muhmod.site import MODULE_SCOPE, Definition, Module, dotted
 from muhmod.tree import Text, Tree
 
 _MOST_CANDIDATES = 3
@@ -139,7 +139,7 @@ def plan(of: Tree, pack: Pack, options: Options = Options()) -> Plan:  # noqa: B
             continue
         row, changes = _decide_rule(rule, found[rule.name], reading, pack)
         rows.append(row)
-        edits += [(rule.name, row.file, edit) for edit in changes]
+        edits += [(rule.name, file, edit) for file, edit in changes]
     if all(row.state in ("lost", "skipped", "absent") for row in rows) and of.name not in (pack.packages):
         raise UsageError(
             f"no site of {pack.name} is in {of.name}/, which is no {' or '.join(pack.packages)}",
@@ -234,9 +234,18 @@ def _look(file: str, data: bytes | None, rule: Rule, reading: _Reading, into: _S
     except FileError as error:
         into.faults.append(error)
         return
-    for found in catalog.site(rule.site).find(source.module):
+    try:
+        every = catalog.site(rule.site).find(source.module)
+    except RecursionError:
+        into.faults.append(_too_deep(file))
+        return
+    for found in every:
         found = found._replace(file=file)
         (into.bound if _binds(rule, found, source.module) else into.others).append((source, found))
+
+
+def _too_deep(file: str) -> FileError:
+    return FileError(f"{file} is nested too deeply to be followed", "--ignore the site, or flatten the code")
 
 
 def _binds(rule: Rule, found: Found, module: Module) -> bool:
@@ -248,7 +257,9 @@ def _binds(rule: Rule, found: Found, module: Module) -> bool:
     )
 
 
-def _decide_rule(rule: Rule, search: _Search, reading: _Reading, pack: Pack) -> tuple[SiteReport, list[Edit]]:
+def _decide_rule(
+    rule: Rule, search: _Search, reading: _Reading, pack: Pack
+) -> tuple[SiteReport, list[tuple[str, Edit]]]:
     """The row of one rule, and the edits where it binds once."""
     base = SiteReport(rule.site, "lost", rule=rule.name, scope=rule.scope)
     if search.faults:
@@ -262,15 +273,40 @@ def _decide_rule(rule: Rule, search: _Search, reading: _Reading, pack: Pack) -> 
         reason = f"found {len(search.bound)} times, expected {rule.expect}: {places}"
         first = search.bound[0][1]
         return base._replace(state="ambiguous", reason=reason, code=3, file=first.file, line=first.line), []
-    rows = [_decide(rule, source, found, reading, pack) for source, found in search.bound]
-    return rows[0] if len(rows) == 1 else _merged(rows)
+    twice = _bound_twice(rule, search)
+    if twice:
+        first = search.bound[0][1]
+        return base._replace(state="ambiguous", reason=twice, code=3, file=first.file, line=first.line), []
+    decided = [(found.file, *_decide(rule, source, found, reading, pack)) for source, found in search.bound]
+    edits = [(file, edit) for file, _, changes in decided for edit in changes]
+    row = max((row for _, row, _ in decided), key=lambda row: (row.code, row.state == "pending"))
+    if len(decided) > 1:
+        row = row._replace(slots=tuple(slot for _, one, _ in decided for slot in one.slots))
+    return row, edits
 
 
-def _merged(rows: list[tuple[SiteReport, list[Edit]]]) -> tuple[SiteReport, list[Edit]]:
-    """A rule that expects several places and finds them in one file is one row."""
-    first = max((row for row, _ in rows), key=lambda row: (row.code, row.state == "pending"))
-    slots = tuple(slot for row, _ in rows for slot in row.slots)
-    return first._replace(slots=slots), [edit for _, edits in rows for edit in edits]
+def _bound_twice(rule: Rule, search: _Search) -> str:
+    """Why the place that was found may not be the one that Python uses; empty where it is.
+
+    A second definition of the same path, or a rebinding of its name, may replace the first.
+    """
+    for source, found in search.bound:
+        paths = [
+            scope.node
+            for scope in source.module.scopes()
+            if scope.path == rule.scope and scope.node is not None and not _is_overload(scope.node)
+        ]
+        if len(paths) > max(1, len([f for _, f in search.bound if f.file == found.file])):
+            lines = ", ".join(str(node.lineno) for node in paths)
+            return f"{rule.scope} is defined {len(paths)} times in {found.file}: lines {lines}"
+        line = source.module.rebinds(rule.scope.partition(".")[0]) if paths else 0
+        if line:
+            return f"{rule.scope} is bound again in {found.file}:{line}"
+    return ""
+
+
+def _is_overload(node: Definition) -> bool:
+    return any(dotted(d).endswith("overload") for d in node.decorator_list)
 
 
 def _lost(base: SiteReport, rule: Rule, search: _Search, reading: _Reading) -> SiteReport:
@@ -448,6 +484,9 @@ def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, 
         return plain._replace(note=note), None, False
     if not slot.editable:
         return plain._replace(note=slot.reason), None, False
+    others = [name for name in slot.also if name not in rule.slots]
+    if others:
+        return plain._replace(note=f"the same literal also sets {', '.join(others)}"), None, False
     setting = rule.slots[slot.name]
     ask = Ask(slot.arrivals, literal=setting.value, reason=setting.reason)
     derived = derive.run(setting.derive, pack.facts, ask)
@@ -492,28 +531,27 @@ def _list(found: Found, rule: Rule, pack: Pack) -> tuple[list[SlotReport], Edit 
 def _without_overlaps(
     rows: list[SiteReport], edits: list[tuple[str, str, Edit]]
 ) -> tuple[list[SiteReport], list[tuple[str, str, Edit]]]:
-    """Two rules that would change the same text are both refused, each by the other's name."""
+    """Two rules that set the same slot, or change the same text, are both refused, by each other's name."""
     clashes: dict[str, str] = {}
+    claimed: dict[tuple[str, int, str], str] = {}
+    for row in rows:
+        for slot in row.slots:
+            if slot.derived is not None and slot.line:
+                other = claimed.setdefault((row.file, slot.line, slot.name), row.rule)
+                if other != row.rule:
+                    clashes[row.rule], clashes[other] = other, row.rule
     for number, (rule, file, edit) in enumerate(edits):
         for other, other_file, against in edits[number + 1 :]:
-            if (
-                file == other_file
-                and rule != other
-                and edit.start < against.end
-                and (against.start < edit.end)
-            ):
+            overlap = edit.start < against.end and against.start < edit.end
+            if file == other_file and rule != other and overlap:
                 clashes[rule], clashes[other] = other, rule
-    out = [
-        row._replace(
-            state="unrewritable",
-            reason=f"overlaps with the rule {clashes[row.rule]}: both would change {row.file}:{row.line}",
-            code=3,
-        )
-        if row.rule in clashes
-        else row
-        for row in rows
-    ]
+    out = [_clash(row, clashes[row.rule]) if row.rule in clashes else row for row in rows]
     return out, [edit for edit in edits if edit[0] not in clashes]
+
+
+def _clash(row: SiteReport, other: str) -> SiteReport:
+    reason = f"overlaps with the rule {other}: both would change {row.file}:{row.line}"
+    return row._replace(state="unrewritable", reason=reason, code=3)
 
 
 def _declined(row: SiteReport, edits: list[tuple[str, str, Edit]], options: Options) -> SiteReport:
@@ -648,6 +686,8 @@ def _sites_of(
         except FileError as error:
             faults.append(error)
             continue
-        for kind in wanted:
-            found += [f._replace(file=file) for f in kind.find(module)]
+        try:
+            found += [f._replace(file=file) for kind in wanted for f in kind.find(module)]
+        except RecursionError:
+            faults.append(_too_deep(file))
     return found, faults

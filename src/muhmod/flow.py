@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from muhmod.model import Arrival, Condition
-from muhmod.site import fold, own_expressions
+from muhmod.site import FunctionNode, fold, own_expressions
 
 Cell: TypeAlias = "tuple[str, str]"
-_MAX_CONDITIONS = 24
+_MAX_CONDITIONS = 64
+_MAX_TRANSFORMS = 8
+_MAX_VALUES = 48
+UNKNOWN = "unknown(_)"
 # Nodes of an expression that a name may stand for.
 _MAX_INLINE = 60
 
@@ -45,11 +48,29 @@ class Arriving(NamedTuple):
 
     def through(self, transform: str) -> Arriving:
         """The same, after arithmetic on it."""
-        steps = (*self.arrival.transforms, transform)[-4:]
+        # A chain that is too long to follow is not known.
+        steps = (*self.arrival.transforms, transform)
+        steps = steps if len(steps) <= _MAX_TRANSFORMS else (UNKNOWN,)
         return self._replace(arrival=self.arrival._replace(transforms=steps))
 
 
 Values: TypeAlias = "frozenset[Arriving]"
+
+
+def _under(value: Arriving, conditions: Iterable[Condition]) -> Arriving:
+    for condition in conditions:
+        value = value.under(condition)
+    return value
+
+
+def _bounded(values: Values) -> Values:
+    """The values, or one way for each leaf where there are too many ways to follow them all."""
+    if len(values) <= _MAX_VALUES:
+        return values
+    ways = {v.leaf: v.arrival.transforms for v in sorted(values, key=lambda v: len(v.arrival.transforms))}
+    return frozenset(
+        Arriving(leaf, Arrival((), (UNKNOWN,) if transforms else ())) for leaf, transforms in ways.items()
+    )
 
 
 class State:
@@ -106,14 +127,36 @@ class Flow:
         self._outer = outer or State()
         self._conditions: tuple[Condition, ...] = ()
         self._made = 0
+        self._dead = False
+        # Loops around: the states at their breaks and continues. Tries around: at every statement.
+        self._exits: list[list[State]] = []
+        self._watched: list[list[State]] = []
+        # What the interpreter saw and does not understand: writes under keys that are no literals.
+        self.odd: list[str] = []
         self._kept: set[str] = set()
         self._inner: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda] = []
 
-    def run(self, body: list[ast.stmt]) -> Flow:
-        """Interpret the statements from the outer state."""
-        self.final = self._block(body, self._outer.copy())
+    def run(self, body: list[ast.stmt], function: FunctionNode | None = None) -> Flow:
+        """Interpret the statements from the outer state; a function's parameters hide outer names."""
+        state = self._outer.copy()
+        if function is not None:
+            self._parameters(function, state)
+        self.final = self._block(body, state)
         self._use_what_is_kept()
         return self
+
+    def _parameters(self, function: FunctionNode, state: State) -> None:
+        for name in _parameters(function):
+            state.cells.pop((name, ""), None)
+        arguments = function.args
+        positional = [*arguments.posonlyargs, *arguments.args]
+        late = positional[len(positional) - len(arguments.defaults) :]
+        pairs = [*zip(late, arguments.defaults, strict=True)]
+        pairs += [(a, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d]
+        for argument, default in pairs:
+            if fold(default) is not None and not isinstance(fold(default), (bool, str, float)):
+                cell = (argument.arg, "")
+                state.cells[cell] = self._values(cell, default, function, state)
 
     def arrivals(self, leaf: Leaf, kinds: Iterable[str] = ()) -> tuple[Arrival, ...]:
         """The distinct ways in which a leaf arrives at uses of these kinds (default: any)."""
@@ -132,10 +175,15 @@ class Flow:
     def _block(self, body: list[ast.stmt], state: State | None) -> State | None:
         for statement in body:
             if state is None:
-                # Code after a return never runs, but its literals still exist.
+                # Code after a return never runs: its literals exist and arrive nowhere.
+                dead, self._dead = self._dead, True
                 self._statement(statement, State())
-            else:
-                state = self._statement(statement, state)
+                self._dead = dead
+                continue
+            state = self._statement(statement, state)
+            if state is not None:
+                for seen in self._watched:
+                    seen.append(state.copy())
         return state
 
     def _statement(self, node: ast.stmt, state: State) -> State | None:
@@ -160,18 +208,34 @@ class Flow:
                 return self._loop(node, state)
             case ast.Try():
                 return self._try(node, state)
-            case ast.With(body=body) | ast.AsyncWith(body=body):
-                return self._block(body, state)
-            case ast.Match(cases=cases):
-                return self._match(cases, state)
+            case _ if type(node).__name__ == "TryStar":  # Python 3.11
+                return self._try(cast("ast.Try", node), state)
+            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
+                return self._with(items, body, state)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                for alias in aliases:
+                    self._forget((alias.asname or alias.name).split(".")[0], state)
+            case ast.ClassDef(name=name):
+                self._forget(name, state)
+            case ast.Delete(targets=targets):
+                for target in targets:
+                    if isinstance(target, ast.Name):
+                        self._forget(target.id, state)
+            case ast.Match():
+                return self._match(node, state)
             case ast.Return(value=value):
                 if value is not None:
                     self._return(value, node, state)
                 return None
-            case ast.Raise() | ast.Continue() | ast.Break():
+            case ast.Continue() | ast.Break():
+                if self._exits:
+                    self._exits[-1].append(state.copy())
+                return None
+            case ast.Raise():
                 return None
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._inner.append(node)
+                self._forget(node.name, state)
             case ast.Global(names=names) | ast.Nonlocal(names=names):
                 self._kept |= {*names}
             case ast.Expr(value=ast.Call() as call):
@@ -186,7 +250,9 @@ class Flow:
         ends = []
         for block, taken in ((body, True), (orelse, False)):
             if always is not None and bool(always) is not taken:
+                dead, self._dead = self._dead, True
                 self._block(block, State())
+                self._dead = dead
                 continue
             outer = self._conditions
             if always is None:
@@ -216,22 +282,25 @@ class Flow:
         if not isinstance(node, ast.While):
             for part in ast.walk(node.target):
                 if isinstance(part, ast.Name):
-                    inside.names[part.id] = None
+                    self._forget(part.id, inside)
         for name in _assigned(node.body):
             inside.names[name] = None
+        self._exits.append([])
         once = self._block(node.body, inside)
-        joined = _join([once, state]) or state
-        if once is not None:
-            # A second turn lets values of the first reach the uses at the loop's head.
-            joined = _join([self._block(node.body, joined.copy()), joined]) or joined
+        joined = _join([once, state, *self._exits[-1]]) or state
+        # A second turn lets values of the first reach the uses at the loop's head.
+        again = self._block(node.body, joined.copy())
+        joined = _join([again, joined, *self._exits.pop()]) or joined
         self._conditions = outer
         return self._block(node.orelse, joined)
 
     def _try(self, node: ast.Try, state: State) -> State | None:
         outer = self._conditions
+        self._watched.append([])
         after = self._block(node.body, state.copy())
         self._conditions = outer
-        half_way = _join([after, state]) or state
+        # A handler starts from wherever the body stopped.
+        half_way = _join([after, state, *self._watched.pop()]) or state
         for name in _assigned(node.body):
             half_way.names[name] = None
         ends = [self._block(node.orelse, after.copy()) if after is not None else None]
@@ -244,15 +313,40 @@ class Flow:
         final = self._block(node.finalbody, (joined or half_way).copy())
         return final if joined is not None else None
 
-    def _match(self, cases: list[ast.match_case], state: State) -> State | None:
+    def _with(self, items: list[ast.withitem], body: list[ast.stmt], state: State) -> State | None:
+        for item in items:
+            for part in ast.walk(item.optional_vars) if item.optional_vars else ():
+                if isinstance(part, ast.Name):
+                    self._forget(part.id, state)
+        if not any("suppress" in ast.unparse(item.context_expr) for item in items):
+            return self._block(body, state)
+        self._watched.append([state.copy()])
+        after = self._block(body, state)
+        return _join([after, *self._watched.pop()])
+
+    def _forget(self, name: str, state: State) -> None:
+        """The name is bound to something that is not followed."""
+        state.cells.pop((name, ""), None)
+        state.dicts[name] = self._fresh(name)
+        state.names[name] = None
+
+    def _match(self, node: ast.Match, state: State) -> State | None:
         outer = self._conditions
         ends: list[State | None] = []
-        for case in cases:
-            ends.append(self._block(case.body, state.copy()))
+        for case in node.cases:
+            inside = state.copy()
+            for part in ast.walk(case.pattern):
+                if isinstance(part, ast.MatchAs) and part.name:
+                    self._forget(part.name, inside)
+            text = (
+                f"matches({ast.unparse(_inline(node.subject, state.names))}, {ast.unparse(case.pattern)!r})"
+            )
+            self._conditions = (*outer, Condition(text, True))
+            ends.append(self._block(case.body, inside))
             self._conditions = outer
-        last = cases[-1]
+        last = node.cases[-1]
         catches_all = (
-            last.guard is None and isinstance(last.pattern, ast.MatchAs) and (last.pattern.pattern is None)
+            last.guard is None and isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None
         )
         return _join(ends if catches_all else [*ends, state])
 
@@ -267,8 +361,12 @@ class Flow:
             case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key)):
                 cell = (state.owner(name), key)
                 state.cells[cell] = self._values(cell, value, node, state)
-            case ast.Attribute(attr=attr):
+            case ast.Subscript(value=ast.Name(id=name)) if state.items(name):
+                self.odd.append(f"{ast.unparse(target)} is written, and its key is no literal")
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
                 state.cells[attr, ""] = self._values((attr, ""), value, node, state)
+            case ast.Starred(value=inner):
+                self._bind(inner, ast.Starred(value=value, ctx=ast.Load()), node, state)
 
     def _bind_name(self, name: str, value: ast.expr, node: ast.stmt, state: State) -> None:
         alias = state.owner(value.id) if isinstance(value, ast.Name) else ""
@@ -363,9 +461,10 @@ class Flow:
                 state.cells, state.names, state.dicts = merged.cells, merged.names, merged.dicts
             case _:
                 for target in elts:
-                    if isinstance(target, ast.Name):
-                        state.cells[target.id, ""] = self._values((target.id, ""), value, node, state)
-                        state.names[target.id] = None
+                    inner = target.value if isinstance(target, ast.Starred) else target
+                    self._bind(inner, value, node, state)
+                    if isinstance(inner, ast.Name):
+                        state.names[inner.id] = None
 
     def _values(self, cell: Cell, value: ast.expr, node: ast.stmt, state: State) -> Values:
         """What an expression may evaluate to, as leaves; a literal of a cell of interest is one."""
@@ -381,12 +480,6 @@ class Flow:
                 held = self._values((name, ""), inner, node, state)
                 state.cells[name, ""] = held
                 return held
-            case ast.BoolOp(op=ast.Or(), values=[*parts]) if (
-                all(fold(part) is None for part in parts[:-1])
-                and fold(parts[-1]) is not None
-                and self.interesting(cell)
-            ):
-                return self._leaf(cell, parts[-1], node)
         direct = self._held(value, state)
         if direct:
             return direct
@@ -415,7 +508,7 @@ class Flow:
             if isinstance(part, ast.expr) and (held := self._held(part, state)):
                 transform = ast.unparse(_substitute(value, part))
                 carried += [v.through(transform) for v in held]
-        return frozenset(carried)
+        return _bounded(frozenset(carried))
 
     # Uses ---------------------------------------------------------------------------------
 
@@ -429,6 +522,8 @@ class Flow:
             case "update":
                 named = [(k.arg and ast.Constant(k.arg), k.value) for k in call.keywords]
                 items = (self._dict(call.args[0], node, state) or {}) if call.args else {}
+                if call.args and not items and state.items(call.func.value.id):
+                    self.odd.append(f"{ast.unparse(call)} updates it with what is not known")
                 self._put(owner, items | self._display(named, node, state), state)
             case "pop" if isinstance(key, str):
                 state.cells.pop((owner, key), None)
@@ -499,8 +594,8 @@ class Flow:
     def _launch(self, call: ast.Call, keywords: list[ast.keyword], node: ast.stmt, state: State) -> None:
         for keyword in keywords:
             if keyword.arg is None:
-                if isinstance(keyword.value, ast.Name):
-                    self._all_keys("launch", keyword.value.id, call, state)
+                for key, values in (self._dict(keyword.value, node, state) or {}).items():
+                    self._use("launch", (key, ""), call, values)
                 continue
             cell = (keyword.arg, "")
             if self.interesting(cell):
@@ -520,8 +615,9 @@ class Flow:
             self._use(kind, (state.owner(name), key), node, values)
 
     def _use(self, kind: str, cell: Cell, node: ast.AST, values: Values) -> None:
-        if values:
-            self.uses.append(Use(kind, cell, node, values))
+        if values and not self._dead:
+            passed = frozenset(_under(value, self._conditions) for value in values)
+            self.uses.append(Use(kind, cell, node, passed))
 
 
 def _made_dict(node: ast.stmt) -> ast.expr | None:
@@ -592,8 +688,9 @@ class _Inliner(ast.NodeTransformer):
         self.names = names
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        known = self.names.get(node.id)
-        return known if known is not None else node
+        known = self.names.get(node.id, node)
+        # A name that was bound anew is not what its parameter, or a fact of its name, was.
+        return known if known is not None else ast.Name(id=f"local_{node.id}", ctx=ast.Load())
 
 
 class _Substituter(ast.NodeTransformer):
@@ -618,7 +715,7 @@ def _rebuild(node: ast.AST, visit: Callable[[ast.AST], ast.AST]) -> ast.AST:
 
 
 def _inline(value: ast.expr, names: dict[str, ast.expr | None]) -> ast.expr:
-    if not any(isinstance(n, ast.Name) and names.get(n.id) is not None for n in ast.walk(value)):
+    if not any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(value)):
         return value
     inliner = _Inliner(names)
 
@@ -692,7 +789,7 @@ def _merge(left: State, right: State, on: Condition | None = None, off: Conditio
         if a == b:
             return a
         a = frozenset(value.under(on) for value in a) if on else a
-        return a | (frozenset(value.under(off) for value in b) if off else b)
+        return _bounded(a | (frozenset(value.under(off) for value in b) if off else b))
 
     for cell in left.cells.keys() | right.cells.keys():
         merged.cells[cell] = both(left.cells.get(cell, frozenset()), right.cells.get(cell, frozenset()))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from muhmod.errors import MuhmodError
 from muhmod.model import Found, GuardResult
@@ -29,66 +30,112 @@ def evaluate(
     """Whether the guard holds for a found site in `module`. `modules`: what the target has."""
     shown = f"{rule.symbol} is implemented"
     try:
-        holds, evidence = _implemented(rule.symbol, found, module, resolve, modules, package, set())
+        holds, evidence = _implemented(rule.symbol, found, module, _Tree(resolve, modules, package))
     except MuhmodError as error:
         holds, evidence = False, f"not proven: {error.message}"
     return GuardResult(shown, holds, evidence)
 
 
-def _implemented(
-    symbol: str,
-    found: Found,
-    module: Module,
-    resolve: Resolver,
-    modules: tuple[str, ...],
-    package: str,
-    seen: set[str],
-) -> tuple[bool, str]:
-    """Follows the site's own call of `symbol` to its definition and reads the body."""
-    origin = _origin(symbol, found, module, package)
-    if origin is None:
+class _Tree(NamedTuple):
+    """What a guard looks into: the tree by dotted name, and what the target environment has."""
+
+    resolve: Resolver
+    modules: tuple[str, ...]
+    package: str
+
+
+def _implemented(symbol: str, found: Found, module: Module, of: _Tree) -> tuple[bool, str]:
+    """Follows every call that the site makes of `symbol` to its definitions, and reads their bodies."""
+    origins = _origins(symbol, found, module, of)
+    if not origins:
         return False, f"not proven: {found.file} has no call of {symbol} that can be followed"
-    where, name = origin
-    target = (found.file, module) if where == "" else resolve(where)
-    if target is None:
-        if where.split(".")[0] in modules:
-            return True, f"{where}.{name} comes from a module that the pack declares present"
-        return False, f"not proven: {where} is not in the tree"
-    return _body(target[0], target[1], name, resolve, modules, package, seen)
+    evidence = ""
+    for where, name in origins:
+        target = (found.file, module) if where == "" else of.resolve(where)
+        if target is None:
+            holds, evidence = _outside(where, f"{name} comes from {where}", of.modules)
+        else:
+            holds, evidence = _body(target[0], target[1], name, of, set())
+        if not holds:
+            return False, evidence
+    return True, evidence
 
 
-def _body(
-    file: str,
-    module: Module,
-    name: str,
-    resolve: Resolver,
-    modules: tuple[str, ...],
-    package: str,
-    seen: set[str],
-) -> tuple[bool, str]:
+def _body(file: str, module: Module, name: str, of: _Tree, seen: set[str]) -> tuple[bool, str]:
+    """Whether all that the name may be bound to in the module does something."""
     if f"{file}:{name}" in seen:
         return False, f"not proven: {name} of {file} leads back to itself"
     seen.add(f"{file}:{name}")
-    node = _definition(module, name)
-    if node is None:
-        origin = _imports(module.tree.body, file, package).get(name.split(".")[0])
-        if origin is None:
-            return False, f"not proven: {name} is not defined in {file}"
-        target = resolve(origin[0])
+    nodes = _definitions(module, name)
+    imported = _imports(module.tree.body, file, of.package).get(name.split(".")[0], [])
+    rebound = module.rebinds(name) if "." not in name and nodes else 0
+    if rebound:
+        return False, f"not proven: {name} is bound again in {file}:{rebound}"
+    if not nodes and not imported:
+        return False, f"not proven: {name} is not defined in {file}"
+    evidence = ""
+    for node in nodes:
+        holds, evidence = _does_something(file, module, node, of, seen)
+        if not holds:
+            return False, evidence
+    for where, original in imported if not nodes else ():
+        target = of.resolve(where)
         if target is None:
-            return _outside(origin[0], f"{file} takes {name} from {origin[0]}", modules)
-        return _body(target[0], target[1], origin[1] or name, resolve, modules, package, seen)
+            holds, evidence = _outside(where, f"{file} takes {name} from {where}", of.modules)
+        else:
+            holds, evidence = _body(target[0], target[1], original or name, of, seen)
+        if not holds:
+            return False, evidence
+    return True, evidence
+
+
+def _does_something(
+    file: str, module: Module, node: FunctionNode, of: _Tree, seen: set[str]
+) -> tuple[bool, str]:
     stub = _stub(node)
     if stub:
         return False, f"{file}:{stub[0]} {stub[1]}"
     for statement in statements(node.body):
-        for wanted in _imported(statement, file, package):
-            if not _known(wanted, resolve, modules):
+        for wanted in _imported(statement, file, of.package):
+            if not _known(wanted, of):
                 place = f"{file}:{statement.lineno}"
                 return False, f"not proven: {place} imports {wanted}, which is not in the tree"
-    call = _only_call(node)
-    if call is not None and _definition(module, dotted(call.func)) is not None:
-        return _body(file, module, dotted(call.func), resolve, modules, package, seen)
+    imports = _imports([*module.tree.body, *node.body], file, of.package)
+    for call in _calls(node):
+        root = dotted(call.func).split(".")[0]
+        for where, _ in imports.get(root, []):
+            if not _known(where, of):
+                place = f"{file}:{call.lineno}"
+                return False, f"not proven: {place} calls into {where}, which is not in the tree"
+    only = _only_call(node)
+    return _delegate(file, module, node, only, imports, of, seen) if only else _real(file, node)
+
+
+def _delegate(
+    file: str,
+    module: Module,
+    node: FunctionNode,
+    call: ast.Call,
+    imports: dict[str, list[tuple[str, str]]],
+    of: _Tree,
+    seen: set[str],
+) -> tuple[bool, str]:
+    """A body that hands everything to one call is as good as what it calls, where that can be read."""
+    name = dotted(call.func)
+    if _definitions(module, name):
+        return _body(file, module, name, of, seen)
+    root, _, rest = name.partition(".")
+    for where, original in imports.get(root, []):
+        inside = ".".join(filter(None, (where, original if rest else "")))
+        target = of.resolve(inside)
+        if target is not None and _definitions(target[1], rest or original):
+            holds, evidence = _body(target[0], target[1], rest or original, of, seen)
+            if not holds:
+                return False, evidence
+    return _real(file, node)
+
+
+def _real(file: str, node: FunctionNode) -> tuple[bool, str]:
     return True, f"{file}:{node.lineno} has a body"
 
 
@@ -98,46 +145,49 @@ def _outside(where: str, shown: str, modules: tuple[str, ...]) -> tuple[bool, st
     return False, f"not proven: {shown}, which is not in the tree"
 
 
-def _origin(symbol: str, found: Found, module: Module, package: str) -> tuple[str, str] | None:
-    """The (module, name) behind the site's call of `symbol`; module "" is the site's own."""
+def _origins(symbol: str, found: Found, module: Module, of: _Tree) -> list[tuple[str, str]]:
+    """The (module, name) behind each of the site's calls of `symbol`; module "" is the site's own."""
     scope = next((s for s in module.scopes() if s.path == found.scope), None)
     body = scope.node.body if scope and scope.node else module.tree.body
-    imports = _imports([*module.tree.body, *body], found.file, package)
-    for statement in statements(body):
-        for part in ast.walk(statement):
-            if not isinstance(part, ast.Call):
-                continue
-            name = dotted(part.func)
-            head, _, last = name.rpartition(".")
-            if last != symbol:
-                continue
-            if not head:
-                if symbol not in imports:
-                    return "", symbol
-                where, original = imports[symbol]
-                return where, original or symbol
-            first, _, rest = head.partition(".")
-            if first in imports:
-                where, original = imports[first]
-                path = ".".join(filter(None, (where, original)))
-                return ".".join(filter(None, (path, rest))), symbol
-            return "", name
-    return None
+    imports = _imports([*module.tree.body, *body], found.file, of.package)
+    origins: dict[tuple[str, str], None] = {}
+    for call in _calls_in(body):
+        head, _, last = dotted(call.func).rpartition(".")
+        if last != symbol:
+            continue
+        if not head:
+            for where, original in imports.get(symbol, [("", symbol)]):
+                origins[where, original or symbol] = None
+            continue
+        first, _, rest = head.partition(".")
+        for where, original in imports.get(first, []):
+            origins[".".join(filter(None, (where, original, rest))), symbol] = None
+        if first not in imports:
+            origins["", f"{head}.{symbol}"] = None
+    return list(origins)
 
 
-def _imports(body: list[ast.stmt], file: str, package: str) -> dict[str, tuple[str, str]]:
-    """Local name: (module, name inside it or ""), for the imports of a block."""
-    found: dict[str, tuple[str, str]] = {}
+def _calls_in(body: list[ast.stmt]) -> list[ast.Call]:
+    return [part for s in body for part in ast.walk(s) if isinstance(part, ast.Call)]
+
+
+def _calls(node: FunctionNode) -> list[ast.Call]:
+    return _calls_in(node.body)
+
+
+def _imports(body: list[ast.stmt], file: str, package: str) -> dict[str, list[tuple[str, str]]]:
+    """Local name: every (module, name inside it or "") that an import of the block binds it to."""
+    found: dict[str, list[tuple[str, str]]] = {}
     for statement in statements(body):
         match statement:
             case ast.Import(names=names):
                 for alias in names:
                     local = alias.asname or alias.name.split(".")[0]
-                    found[local] = (alias.name if alias.asname else local, "")
+                    found.setdefault(local, []).append((alias.name if alias.asname else local, ""))
             case ast.ImportFrom(names=names):
                 base = _absolute(statement, file, package)
                 for alias in names:
-                    found[alias.asname or alias.name] = (base, alias.name)
+                    found.setdefault(alias.asname or alias.name, []).append((base, alias.name))
     return found
 
 
@@ -158,37 +208,87 @@ def _imported(statement: ast.stmt, file: str, package: str) -> list[str]:
     return []
 
 
-def _known(name: str, resolve: Resolver, modules: tuple[str, ...]) -> bool:
+def _known(name: str, of: _Tree) -> bool:
     top = name.split(".")[0]
-    return top in modules or top in sys.stdlib_module_names or resolve(name) is not None
+    return top in of.modules or top in sys.stdlib_module_names or of.resolve(name) is not None
 
 
-def _definition(module: Module, name: str) -> FunctionNode | None:
-    """The last definition of that dotted path: the one that Python binds."""
-    nodes = [
+def _definitions(module: Module, name: str) -> list[FunctionNode]:
+    """Every function of that dotted path."""
+    return [
         scope.node
         for scope in module.scopes()
         if scope.path == name and isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef))
     ]
-    return nodes[-1] if nodes else None
+
+
+# How a block may end: by an error, having done nothing, having done something; having left or not.
+_RAISES, _IDLE, _WORKS = "raises", "idle", "works"
 
 
 def _stub(node: FunctionNode) -> tuple[int, str] | None:
-    """Line and words for a body that does nothing or only raises; None for a real one."""
-    body = [s for s in node.body if not _is_nothing(s)]
-    if not body:
-        return node.lineno, f"{node.name} has an empty body"
-    match body[-1] if all(_is_harmless(s) for s in body[:-1]) else None:
-        case ast.Raise(exc=exc) as statement:
-            name = dotted(exc.func if isinstance(exc, ast.Call) else exc) if exc else "an error"
-            return statement.lineno, f"{node.name} only raises {name}"
-        case ast.Return(value=ast.Constant(value=None) | None) as statement:
-            return statement.lineno, f"{node.name} only returns None"
-        case ast.Return(value=value) as statement if _says_not_implemented(value):
-            return statement.lineno, f"{node.name} only returns NotImplemented"
-        case ast.Assert(test=ast.Constant(value=False)) as statement:
-            return statement.lineno, f"{node.name} only asserts False"
-    return None
+    """Line and words for a body that on no path does anything and ends well; None for a real one."""
+    ends, left = _ends(node.body)
+    if _WORKS in ends | left:
+        return None
+    raised = next((s for s in statements(node.body) if isinstance(s, ast.Raise)), None)
+    if _IDLE not in ends | left and raised is not None and raised.exc is not None:
+        name = dotted(raised.exc.func if isinstance(raised.exc, ast.Call) else raised.exc)
+        return raised.lineno, f"{node.name} only raises {name or 'an error'}"
+    return node.lineno, f"{node.name} does nothing that could be its work"
+
+
+def _ends(block: list[ast.stmt], before: str = _IDLE) -> tuple[set[str], set[str]]:
+    """(how the block may run through, how it may leave the function)."""
+    now, left = {before}, set[str]()
+    for statement in block:
+        after: set[str] = set()
+        for state in now:
+            through, gone = _end(statement, state)
+            after |= through
+            left |= gone
+        now = after
+    return now, left
+
+
+def _end(node: ast.stmt, before: str) -> tuple[set[str], set[str]]:
+    match node:
+        case ast.Raise():
+            return set(), {_RAISES}
+        case ast.Assert(test=ast.Constant(value=value)) if not value:
+            return set(), {_RAISES}
+        case ast.Expr(value=ast.Call(func=func)) if dotted(func) in ("sys.exit", "exit", "os._exit"):
+            return set(), {_RAISES}
+        case ast.Return(value=value):
+            return set(), {_WORKS if before == _WORKS or _is_result(value) else _IDLE}
+        case ast.If(test=test, body=body, orelse=orelse):
+            known = test.value if isinstance(test, ast.Constant) else None
+            parts = [
+                b for b, taken in ((body, True), (orelse, False)) if known is None or bool(known) is taken
+            ]
+            return _union(_ends(part, before) for part in parts)
+        case ast.With(body=body) | ast.AsyncWith(body=body):
+            return _ends(body, before)
+        case ast.For(body=body) | ast.AsyncFor(body=body) | ast.While(body=body):
+            return _union([({before}, set()), _ends(body, before)])
+        case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=final):
+            tried = _ends([*body, *orelse, *final], before)
+            return _union([tried, *(_ends([*h.body, *final], before) for h in handlers)])
+        case ast.Match(cases=cases):
+            return _union(_ends(case.body, before) for case in cases)
+    return {before if _is_harmless(node) else _WORKS}, set()
+
+
+def _union(parts: Iterable[tuple[set[str], set[str]]]) -> tuple[set[str], set[str]]:
+    every = list(parts)
+    return set().union(*(p[0] for p in every)), set().union(*(p[1] for p in every))
+
+
+def _is_result(value: ast.expr | None) -> bool:
+    """Whether a returned value may be a result: no constant, no NotImplemented, no parameter as it came."""
+    if value is None or isinstance(value, ast.Constant) or _says_not_implemented(value):
+        return False
+    return not isinstance(value, ast.Name)
 
 
 def _says_not_implemented(value: ast.expr | None) -> bool:
@@ -203,21 +303,39 @@ def _is_nothing(statement: ast.stmt) -> bool:
     )
 
 
+_TALK = {"debug", "info", "warn", "warning", "error", "critical", "exception", "log", "print",
+         "warn_once", "warning_once", "info_once"}  # fmt: skip
+
+
 def _is_harmless(statement: ast.stmt) -> bool:
-    """What may stand before the raise of a stub: messages, logging, warnings, names for them."""
+    """What does no work: messages and what is made for them, imports, checks, shapes, inner definitions."""
     match statement:
-        case ast.Assign(value=value):
-            return isinstance(value, (ast.Constant, ast.JoinedStr))
-        case ast.Expr(value=ast.Call(func=func)):
-            return dotted(func).split(".")[0] in ("logger", "logging", "warnings", "print", "log")
-        case ast.Delete():
+        case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+            targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+            if not all(isinstance(t, (ast.Name, ast.Tuple)) for t in targets):
+                return False
+            return all(_is_talk(c) for c in ast.walk(value) if isinstance(c, ast.Call))
+        case ast.Expr(value=ast.Call() as call):
+            return _is_talk(call)
+        case ast.Expr() | ast.Pass() | ast.Import() | ast.ImportFrom() | ast.Assert() | ast.Delete():
+            return True
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Global() | ast.Nonlocal():
+            return True
+        case ast.AnnAssign():
             return True
     return False
 
 
+def _is_talk(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name in _TALK or name in ("format", "join", "str", "repr", "len", "init_logger", "getLogger")
+
+
 def _only_call(node: FunctionNode) -> ast.Call | None:
     """The call that a body hands everything to, where it does nothing else."""
-    match [s for s in node.body if not _is_nothing(s)]:
+    match [s for s in node.body if not _is_harmless(s)]:
         case [ast.Expr(value=ast.Call() as call)] | [ast.Return(value=ast.Call() as call)]:
+            return call
+        case [ast.Assign(value=ast.Call() as call), ast.Return(value=ast.Name())]:
             return call
     return None

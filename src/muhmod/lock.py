@@ -5,7 +5,6 @@ A header line, then one JSON line a site, sorted, so that merges are readable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,33 +98,6 @@ def load(path: Path, tree: str) -> Lock | None:
             "give each tree a lock of its own with --lock FILE",
         )
     return lock
-
-
-def merge(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[Entry, ...]:
-    """New entries over old ones; a site written twice keeps its first pre-image."""
-    rows = {(e.site, e.file, e.scope): e for e in old}
-    for entry in new:
-        key = (entry.site, entry.file, entry.scope)
-        if key in rows:
-            entry = _chained(rows[key], entry)
-        rows[key] = entry
-    return tuple(rows.values())
-
-
-def _chained(first: Entry, second: Entry) -> Entry:
-    """The change from before the first to after the second, slot by slot."""
-    now = {splice.slot: splice for splice in second.splices}
-    splices = []
-    for splice in first.splices:
-        later = now.pop(splice.slot, None)
-        if later is None:
-            splices.append(splice)
-        else:
-            splices.append(later._replace(old=splice.old))
-    return Entry(
-        first.site, first.file, first.scope, second.form, first.before, second.after,
-        (*splices, *now.values()),
-    )  # fmt: skip
 
 
 def _row(entry: Entry) -> dict[str, Any]:

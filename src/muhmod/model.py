@@ -98,6 +98,8 @@ class Slot(NamedTuple):
     entry: Entry | None = None
     # The statement or expression that LibCST is handed: (start, end, grammar entry).
     segment: tuple[int, int, Literal["statement", "expression", "block"]] = (0, 0, "statement")
+    # Names of other slots that the same literal sets.
+    also: tuple[str, ...] = ()
 
 
 class Found(NamedTuple):

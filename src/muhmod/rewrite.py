@@ -47,7 +47,10 @@ def rewrite(text: str, edits: list[Edit]) -> list[Splice]:
         else:
             segments.setdefault(edit.segment, []).append(edit)
     for (start, end, grammar), group in segments.items():
-        splices += _segment(text[start:end], start, grammar, group)
+        try:
+            splices += _segment(text[start:end], start, grammar, group)
+        except cst.CSTValidationError as error:
+            raise RefusedError(f"the new value cannot stand there: {error}") from None
     splices.sort(key=lambda s: s.start)
     for a, b in pairwise(splices):
         if b.start < a.end:
@@ -204,14 +207,37 @@ def _entries(node: cst.BaseExpression, edit: Edit) -> cst.BaseExpression:
         if kept:
             rows.append((_joined(carried), element.value))
             carried = []
-    for entry in added:
-        carried.append(plain if rows else leads[0])
-        rows.append((_joined(carried), _clone(template, entry)))
+    end = last_gap if last_gap is not None else closing
+    if added:
+        # What stands behind the last entry of old stays behind it, before the new ones.
+        behind = _joined([*carried, end])
+        first = _set_off(behind, plain) if rows else behind
+        rows += [(plain, _clone(template, entry)) for entry in added]
+        rows[-len(added)] = (first, rows[-len(added)][1])
+        end = _without_comments(end)
         carried = []
     if not rows:
         raise RefusedError("no entry would be left in the list")
-    end = last_gap if last_gap is not None else closing
     return _rebuilt(node, rows, _joined([*carried, end]) if carried else end, trailing_comma)
+
+
+def _set_off(
+    gap: cst.BaseParenthesizableWhitespace, plain: cst.BaseParenthesizableWhitespace
+) -> cst.BaseParenthesizableWhitespace:
+    """The gap's comments in the layout of the list's own gaps."""
+    if not isinstance(gap, cst.ParenthesizedWhitespace) or not _comment_lines(gap):
+        return plain
+    if not isinstance(plain, cst.ParenthesizedWhitespace):
+        return gap
+    lines = [line for line in gap.empty_lines if line.comment is not None]
+    return plain.with_changes(first_line=gap.first_line, empty_lines=lines)
+
+
+def _without_comments(gap: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
+    if not isinstance(gap, cst.ParenthesizedWhitespace):
+        return gap
+    first = cst.TrailingWhitespace(newline=gap.first_line.newline)
+    return gap.with_changes(first_line=first, empty_lines=[])
 
 
 def _rebuilt(
@@ -304,8 +330,19 @@ def _clone(template: cst.BaseExpression, entry: Entry) -> cst.BaseExpression:
             for name, value in entry.options:
                 if name not in held:
                     arguments = _with_option(arguments, name, value)
-            return template.with_changes(args=arguments)
+            clone = template.with_changes(args=arguments)
+            return cst.ensure_type(clone.visit(_Uncommented()), cst.Call)
     raise _disagree("the list's entries")
+
+
+class _Uncommented(cst.CSTTransformer):
+    """Drops comments: what an entry says of itself is not true of its copies."""
+
+    def leave_ParenthesizedWhitespace(
+        self, original_node: cst.ParenthesizedWhitespace, updated_node: cst.ParenthesizedWhitespace
+    ) -> cst.ParenthesizedWhitespace:
+        """Without its comments."""
+        return cst.ensure_type(_without_comments(updated_node), cst.ParenthesizedWhitespace)
 
 
 def _with_option(arguments: list[cst.Arg], name: str, value: Scalar) -> list[cst.Arg]:

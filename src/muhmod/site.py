@@ -121,6 +121,20 @@ class Module:
         """Whether a class or function of that dotted path stands in this module."""
         return any(scope.path == name for scope in self.scopes())
 
+    def rebinds(self, name: str) -> int:
+        """The line of a statement after the definition of a top-level name that binds it anew; 0 for none."""
+        defined = 0
+        for statement in statements(self.tree.body):
+            if getattr(statement, "name", "") == name:
+                defined = statement.lineno
+            elif defined and isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Delete)):
+                targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+                if any(isinstance(t, ast.Name) and t.id == name for t in targets):
+                    return statement.lineno
+            elif defined and name in _imported_names(statement):
+                return statement.lineno
+        return 0
+
     def suppressions(self) -> dict[int, tuple[tuple[str, ...], str]]:
         """`# muhmod: skip[site] reason` comments by line: the sites and the reason."""
         if "muhmod:" not in self.text:
@@ -295,6 +309,12 @@ def _definitions(block: list[ast.stmt], prefix: str) -> Iterator[Scope]:
         else:
             for inner in bodies(statement):
                 yield from _definitions(inner, prefix)
+
+
+def _imported_names(statement: ast.stmt) -> list[str]:
+    if not isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return []
+    return [alias.asname or alias.name for alias in statement.names]
 
 
 def _covers(node: Definition, line: int) -> bool:

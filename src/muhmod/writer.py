@@ -57,35 +57,59 @@ def _write_of(path: Path, data: bytes | None) -> journal.Write:
 
 
 def _locked(made: Plan, known: lock.Lock | None) -> lock.Lock:
+    """The lock after the plan: earlier entries moved along, new splices chained onto theirs."""
     rows = {row.rule: row for row in made.sites}
-    old = list(known.entries) if known else []
-    new = []
+    entries = {(e.site, e.file, e.scope): e for e in (known.entries if known else ())}
     for change in made.changes:
         before, after = journal.digest(change.before), journal.digest(change.after)
-        old = [_moved(entry, change, before, after) for entry in old]
+        held = [e for e in entries.values() if e.file == change.file]
+        for entry in held:
+            del entries[entry.site, entry.file, entry.scope]
+        held = [_current(made.tree, entry, change, before) for entry in held if entry.before != before]
+        chained: set[int] = set()
+        for entry in held:
+            splices = tuple(_moved(splice, entry, change, chained) for splice in entry.splices)
+            entry = entry._replace(after=after, splices=splices)
+            entries[entry.site, entry.file, entry.scope] = entry
         for rule in dict.fromkeys(rule for rule, _ in change.splices):
-            splices = tuple(splice for name, splice in change.splices if name == rule)
+            fresh = [s for n, (name, s) in enumerate(change.splices) if name == rule and n not in chained]
             row = rows[rule]
-            new.append(lock.Entry(row.site, row.file, row.scope, row.form, before, after, splices))
-    return lock.Lock(
-        made.tree.name, made.pack.name, journal.digest(made.pack.text.encode())[:16], lock.merge(old, new)
-    )
+            key = (row.site, change.file, row.scope)
+            first = entries.get(key)
+            old = first.splices if first else ()
+            start = first.before if first else before
+            splices = tuple(sorted((*old, *fresh), key=lambda s: s.at))
+            entries[key] = lock.Entry(row.site, change.file, row.scope, row.form, start, after, splices)
+    digest = journal.digest(made.pack.text.encode())[:16]
+    return lock.Lock(made.tree.name, made.pack.name, digest, tuple(entries.values()))
 
 
-def _moved(entry: lock.Entry, change: Change, before: str, after: str) -> lock.Entry:
-    """An earlier entry of a file that is written again: its splices move with the new ones."""
-    if entry.file != change.file or entry.after != before:
+def _current(of: Tree, entry: lock.Entry, change: Change, before: str) -> lock.Entry:
+    """An earlier entry on the file as it is now. Raises RefusedError where its places are gone."""
+    if entry.after == before:
         return entry
-    shift_at = []
-    shift = 0
-    for _, splice in change.splices:
-        shift_at.append((splice.at - shift, len(splice.new) - len(splice.old)))
-        shift += len(splice.new) - len(splice.old)
+    module = Module(tree.decode(change.before, change.file).text)
+    places = [(s, _find_again(module, entry, s)) for s in entry.splices]
+    return entry._replace(splices=tuple(s._replace(at=at) for s, at in places))
 
-    def moved(splice: lock.Splice) -> lock.Splice:
-        return splice._replace(at=splice.at + sum(d for at, d in shift_at if at < splice.at))
 
-    return entry._replace(after=after, splices=tuple(moved(s) for s in entry.splices))
+def _moved(splice: lock.Splice, entry: lock.Entry, change: Change, chained: set[int]) -> lock.Splice:
+    """An earlier splice in the new text: moved by what changed before it, or chained where it changed."""
+    passed = shift = 0
+    for number, (_, new) in enumerate(change.splices):
+        start = new.at - passed
+        passed += len(new.new) - len(new.old)
+        if start == splice.at and new.old == splice.new:
+            chained.add(number)
+            return new._replace(old=splice.old)
+        if start < splice.at + len(splice.new) and splice.at < start + len(new.old):
+            raise RefusedError(
+                f"{entry.site} of {entry.file} would be written in part over an earlier change",
+                "run `muhmod revert` first",
+            )
+        if start < splice.at:
+            shift = passed
+    return splice._replace(at=splice.at + shift)
 
 
 def _read_back(made: Plan) -> Plan:

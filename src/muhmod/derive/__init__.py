@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from muhmod.derive.arms import computed, possible
 from muhmod.derive.attention import attention_configs, prefill_block, prefill_warps
 from muhmod.derive.literal import literal
 from muhmod.derive.memory import partition_size, shared_memory
@@ -29,6 +30,10 @@ DERIVATIONS: dict[str, tuple[Kind, Derivation]] = {
 }
 
 
+# Derivations that take the source's arithmetic on the way into account.
+_FOLLOWS_ARITHMETIC = {"prefill_block", "attention_configs", "literal"}
+
+
 def run(name: str, facts: Facts, ask: Ask) -> Derived:
     """The derived value of one slot.
 
@@ -46,6 +51,8 @@ def run(name: str, facts: Facts, ask: Ask) -> Derived:
 def _once(name: str, facts: Facts, ask: Ask) -> Derived:
     kind, derivation = DERIVATIONS[name]
     work = Work(facts)
+    if name not in _FOLLOWS_ARITHMETIC:
+        _refuse_arithmetic(ask, work)
     value = derivation(work, ask)
     if ask.literal is not None:
         kind = "literal"
@@ -57,6 +64,16 @@ def _once(name: str, facts: Facts, ask: Ask) -> Derived:
         facts=tuple(work.used.values()),
         warnings=tuple(work.warnings),
     )
+
+
+def _refuse_arithmetic(ask: Ask, work: Work) -> None:
+    """What the source makes of the value is not what was derived: no literal can be set."""
+    for arrival in ask.arrivals:
+        if possible(arrival, work) and computed(arrival):
+            raise LimitError(
+                f"the source computes `{computed(arrival)}` from this literal (`_`) before it is used",
+                "write the value where it is used, or leave the site out with --ignore",
+            )
 
 
 def entries(facts: Facts, ask: Ask) -> tuple[tuple[Entry, str, str], ...]:

@@ -9,7 +9,7 @@ import ast
 import operator
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from muhmod.derive.work import Work
 from muhmod.errors import DerivationError
@@ -24,6 +24,7 @@ _NAMES = {
 # Sizes that are compared in the same places and say nothing about the number of tokens.
 _OTHER_SIZES = {"N", "K", "block_shape", "block_n", "block_k", "bit", "num_bits", "group_size",
                 "hidden_size", "intermediate_size"}  # fmt: skip
+_TOKENS = {"M", "num_tokens", "numel", "num_valid_tokens"}
 _HEADS = {"q", "k", "v", "query", "key", "value"}
 _DTYPES = {"float16": "float16", "half": "float16", "bfloat16": "bfloat16", "float32": "float32",
            "float": "float32"}  # fmt: skip
@@ -31,6 +32,9 @@ _ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv, ast.Mod: operator.mod,
     ast.Pow: operator.pow,
+}  # fmt: skip
+_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+    ast.Not: operator.not_, ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
 }  # fmt: skip
 _COMPARE: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -75,6 +79,11 @@ def apply_transforms(value: int, arrival: Arrival, work: Work) -> int | None:
     return int(result)
 
 
+def computed(arrival: Arrival) -> str:
+    """The arithmetic on the way that changes a value, as text; empty where there is none."""
+    return next((t for t in arrival.transforms if t not in ("int(_)", "_")), "")
+
+
 def upper_bound(conditions: tuple[Condition, ...], work: Work, limit: float) -> float:
     """The most tokens (`M`, or `numel / topk`) with which a path is taken, at most `limit`."""
     bound = limit
@@ -98,11 +107,22 @@ def _bound(test: ast.expr, taken: bool, work: Work, limit: float) -> float:
                 _bound(v, taken, work, limit) for v in values if narrows or _truth(v, work) in (None, taken)
             ]
             return (min if narrows else max)(parts) if parts else limit
+        case ast.Compare(left=left, ops=[ast.In()], comparators=[right]) if _tokens(left, work):
+            return _largest(right, taken, work, limit)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             pairs = zip([left, *comparators], ops, comparators, strict=False)
             bounds = [_compare_bound(a, op, b, taken, work, limit) for a, op, b in pairs]
             return min(bounds) if taken else max(bounds)
+    if _evaluate(test, work) is None:
+        _refuse_tokens(test)
     return limit
+
+
+def _largest(values: ast.expr, taken: bool, work: Work, limit: float) -> float:
+    known = _evaluate(values, work)
+    if not taken or not isinstance(known, tuple):
+        return limit
+    return float(max((v for v in known if isinstance(v, (int, float))), default=limit))
 
 
 def _truth(node: ast.expr, work: Work) -> bool | None:
@@ -123,23 +143,35 @@ def _compare_bound(
     left: ast.expr, op: ast.cmpop, right: ast.expr, taken: bool, work: Work, limit: float
 ) -> float:
     kind = type(op) if taken else _NEGATED.get(type(op), type(op))
-    scale = _tokens(left, work)
-    if scale is None:
-        scale, left, right = _tokens(right, work), right, left
+    counted = _tokens(left, work)
+    if counted is None:
+        counted, left, right = _tokens(right, work), right, left
         kind = _MIRRORED.get(kind, kind)
     value = _evaluate(right, work)
-    if scale is None or not isinstance(value, (int, float)):
+    if counted is None or not isinstance(value, (int, float)):
         _refuse_unknown(left, op, right, work)
         return limit
+    # counted is (M * times) // divisor, so the largest M follows from the largest numerator.
     if kind in (ast.LtE, ast.Eq):
-        return float(value / scale)
+        return float((counted.divisor * (value + 1) - 1 if counted.floors else counted.divisor * value)
+                     / counted.times)  # fmt: skip
     if kind is ast.Lt:
-        return float((value - 1) / scale)
+        return float((counted.divisor * value - 1) / counted.times)
     return limit
+
+
+class _Counted(NamedTuple):
+    """(M * times) / divisor, rounded down where `floors`."""
+
+    times: float = 1.0
+    divisor: float = 1.0
+    floors: bool = False
 
 
 def _refuse_unknown(left: ast.expr, op: ast.cmpop, right: ast.expr, work: Work) -> None:
     """A size compared with a number may be the tokens under another name: no bound may be guessed."""
+    if _evaluate(left, work) is None or _evaluate(right, work) is None:
+        _refuse_tokens(ast.Tuple([left, right], ast.Load()))
     if not isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
         return
     for side, other in ((left, right), (right, left)):
@@ -152,27 +184,44 @@ def _refuse_unknown(left: ast.expr, op: ast.cmpop, right: ast.expr, work: Work) 
             )
 
 
-def _tokens(node: ast.expr, work: Work) -> float | None:
-    """c where the expression is c·M, so that a bound on it is a bound on the tokens."""
+def _refuse_tokens(node: ast.expr) -> None:
+    """A test of the tokens that is not understood leaves its arm's reach unknown."""
+    if any(isinstance(n, ast.Name) and n.id in _TOKENS for n in ast.walk(node)):
+        raise DerivationError(
+            f"how many tokens `{ast.unparse(node)}` lets through is not known",
+            "bounds are understood as comparisons of M, numel, their multiples and shares, with numbers",
+        )
+
+
+def _tokens(node: ast.expr, work: Work) -> _Counted | None:
+    """How the expression counts the tokens; None where it is no multiple or share of them."""
     match node:
         case ast.Name(id="M" | "num_tokens"):
-            return 1.0
+            return _Counted()
         case ast.Name(id="numel" | "num_valid_tokens"):
-            return float(work.integer("experts_per_token"))
+            return _Counted(float(work.integer("experts_per_token")))
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             for part, other in ((left, right), (right, left)):
-                scale, factor = _tokens(part, work), _evaluate(other, work)
-                if scale is not None and isinstance(factor, (int, float)) and factor > 0:
-                    return scale * factor
-        case ast.BinOp(left=left, op=ast.FloorDiv() | ast.Div(), right=right):
-            scale, factor = _tokens(left, work), _evaluate(right, work)
-            if scale is not None and isinstance(factor, (int, float)) and factor > 0:
-                return scale / factor
+                counted, factor = _tokens(part, work), _evaluate(other, work)
+                if counted and counted.divisor == 1 and isinstance(factor, (int, float)) and factor > 0:
+                    return counted._replace(times=counted.times * factor)
+        case ast.BinOp(left=left, op=ast.FloorDiv() | ast.Div() as op, right=right):
+            counted, factor = _tokens(left, work), _evaluate(right, work)
+            if counted and not counted.floors and isinstance(factor, (int, float)) and factor > 0:
+                floors = isinstance(op, ast.FloorDiv)
+                return counted._replace(divisor=counted.divisor * factor, floors=floors)
     return None
 
 
 def _evaluate(node: ast.expr, work: Work, given: dict[str, Scalar] | None = None) -> Any:
-    """The expression's value over facts, or None where it depends on more."""
+    """The expression's value over facts, or None where it depends on more, or has none."""
+    try:
+        return _value(node, work, given)
+    except (ArithmeticError, TypeError, ValueError, IndexError, KeyError, AttributeError):
+        return None
+
+
+def _value(node: ast.expr, work: Work, given: dict[str, Scalar] | None = None) -> Any:
     match node:
         case ast.Constant(value=value):
             return value
@@ -187,7 +236,7 @@ def _evaluate(node: ast.expr, work: Work, given: dict[str, Scalar] | None = None
             inner = _evaluate(operand, work, given)
             if inner is None:
                 return None
-            return not inner if isinstance(op, ast.Not) else -inner
+            return _UNARY[type(op)](inner)
         case ast.BoolOp(op=op, values=values):
             return _bool_op(isinstance(op, ast.And), [_evaluate(v, work, given) for v in values])
         case ast.IfExp(test=test, body=body, orelse=orelse):
@@ -196,7 +245,9 @@ def _evaluate(node: ast.expr, work: Work, given: dict[str, Scalar] | None = None
         case ast.BinOp(left=left, op=op, right=right):
             a, b = _evaluate(left, work, given), _evaluate(right, work, given)
             known_op = _ARITHMETIC.get(type(op))
-            return None if a is None or b is None or known_op is None else known_op(a, b)
+            if a is None or b is None or known_op is None or (known_op is operator.pow and abs(b) > 64):
+                return None
+            return known_op(a, b)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             return _compare([left, *comparators], ops, work, given)
         case ast.Call():
@@ -245,7 +296,7 @@ def _attribute(node: ast.Attribute, attr: str, work: Work) -> Any:
     owner = node.value
     if isinstance(owner, ast.Name) and owner.id == "torch" and attr in _DTYPES:
         return _DTYPES[attr]
-    if attr == "dtype":
+    if attr == "dtype" and isinstance(owner, ast.Name) and owner.id in _HEADS | {"hidden_states"}:
         return _fact("dtype", work)
     return None
 

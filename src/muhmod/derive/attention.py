@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
-from muhmod.derive.arms import apply_transforms, certain
+from muhmod.derive.arms import apply_transforms, certain, possible
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import LimitError
 from muhmod.model import Arrival, Entry, Scalar
@@ -86,6 +86,20 @@ def _prefill_fits(literal: int, limit: int, head_dim: int, element: int, work: W
             + (f" (from {literal} in the source)" if tile != literal else "")
         )
         if not fits:
+            return False
+    return _maybe_fits(literal, tiles, limit, head_dim, element, work, ask)
+
+
+def _maybe_fits(
+    literal: int, sure: set[int | None], limit: int, head_dim: int, element: int, work: Work, ask: Ask
+) -> bool:
+    """Whether the tiles of the paths that may be taken fit too; the sure ones do."""
+    for arrival in ask.arrivals:
+        tile = apply_transforms(literal, arrival, work) if possible(arrival, work) else None
+        if tile is None and possible(arrival, work):
+            raise LimitError(f"what the source makes of BLOCK = {literal} is not known")
+        if tile is not None and tile not in sure and smem_bytes(tile, tile, head_dim, element) > limit:
+            work.step(f"{literal}: where {_path(arrival)}, the kernel gets {tile}, and that does not fit")
             return False
     return True
 

@@ -55,7 +55,9 @@ class PrefillTile(Site):
         if not slots:
             return None
         slots.sort(key=lambda slot: slot.start)
-        return self.found(scope, _form(slots, flow), slots, module)
+        lost = sorted(flow.lost & BOUND)
+        why = {"problem": f"{lost[0]} is bound anew in a way that is not followed"} if lost else {}
+        return self.found(scope, _form(slots, flow), slots, module, **why)
 
 
 def _may_launch(node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module) -> bool:

@@ -37,7 +37,7 @@ MOE = {
     "value used a turn later": (
         "c = {'BLOCK_SIZE_M': 1}\nfor _ in range(M):\n    launch(c)\n    c = {'BLOCK_SIZE_M': 2}\nreturn {'BLOCK_SIZE_M': 3}",
         {1, 2, 3}, set()),
-    "break": ("c = {'BLOCK_SIZE_M': 1}\nwhile True:\n    c['BLOCK_SIZE_M'] = 2\n    if M:\n        break\nreturn c", {1, 2}, set()),
+    "break": ("c = {'BLOCK_SIZE_M': 1}\nwhile True:\n    c['BLOCK_SIZE_M'] = 2\n    if M:\n        break\nreturn c", {2}, {1}),
     "try": ("c = {'BLOCK_SIZE_M': 1}\ntry:\n    f()\n    c['BLOCK_SIZE_M'] = 2\nexcept E:\n    pass\nreturn c", {1, 2}, set()),
     "finally": ("c = {'BLOCK_SIZE_M': 1}\ntry:\n    f()\nfinally:\n    c['BLOCK_SIZE_M'] = 2\nreturn c", {2}, {1}),
     "with": ("c = {'BLOCK_SIZE_M': 1}\nwith f():\n    c['BLOCK_SIZE_M'] = 2\nreturn c", {2}, {1}),

@@ -129,10 +129,13 @@ class Flow:
         self._made = 0
         self._dead = False
         # Loops around: the states at their breaks and continues. Tries around: at every statement.
-        self._exits: list[list[State]] = []
+        self._breaks: list[list[State]] = []
+        self._continues: list[list[State]] = []
         self._watched: list[list[State]] = []
         # What the interpreter saw and does not understand: writes under keys that are no literals.
         self.odd: list[str] = []
+        # Names with known values that were bound anew by a loop, a with, an import or a definition.
+        self.lost: set[str] = set()
         self._kept: set[str] = set()
         self._inner: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda] = []
 
@@ -228,8 +231,9 @@ class Flow:
                     self._return(value, node, state)
                 return None
             case ast.Continue() | ast.Break():
-                if self._exits:
-                    self._exits[-1].append(state.copy())
+                around = self._breaks if isinstance(node, ast.Break) else self._continues
+                if around:
+                    around[-1].append(state.copy())
                 return None
             case ast.Raise():
                 return None
@@ -285,14 +289,19 @@ class Flow:
                     self._forget(part.id, inside)
         for name in _assigned(node.body):
             inside.names[name] = None
-        self._exits.append([])
+        self._breaks.append([])
+        self._continues.append([])
         once = self._block(node.body, inside)
-        joined = _join([once, state, *self._exits[-1]]) or state
+        joined = _join([once, state, *self._continues[-1]]) or state
         # A second turn lets values of the first reach the uses at the loop's head.
         again = self._block(node.body, joined.copy())
-        joined = _join([again, joined, *self._exits.pop()]) or joined
+        joined = _join([again, joined, *self._continues.pop()]) or joined
+        breaks = self._breaks.pop()
         self._conditions = outer
-        return self._block(node.orelse, joined)
+        if isinstance(node, ast.While) and fold(node.test):
+            # `while True` is left by a break alone.
+            return _join(breaks)
+        return _join([self._block(node.orelse, joined), *breaks])
 
     def _try(self, node: ast.Try, state: State) -> State | None:
         outer = self._conditions
@@ -326,6 +335,8 @@ class Flow:
 
     def _forget(self, name: str, state: State) -> None:
         """The name is bound to something that is not followed."""
+        if state.cells.get((name, "")):
+            self.lost.add(name)
         state.cells.pop((name, ""), None)
         state.dicts[name] = self._fresh(name)
         state.names[name] = None

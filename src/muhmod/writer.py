@@ -89,7 +89,13 @@ def _current(of: Tree, entry: lock.Entry, change: Change, before: str) -> lock.E
     if entry.after == before:
         return entry
     module = Module(tree.decode(change.before, change.file).text)
-    places = [(s, _find_again(module, entry, s)) for s in entry.splices]
+    try:
+        places = [(s, _find_again(module, entry, s)) for s in entry.splices]
+    except RefusedError as error:
+        raise RefusedError(
+            error.message,
+            f"undo that edit, or remove the {entry.site} line of {lock.NAME} to go on without a way back",
+        ) from None
     return entry._replace(splices=tuple(s._replace(at=at) for s, at in places))
 
 

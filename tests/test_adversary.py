@@ -1,0 +1,380 @@
+"""Source that looks like a site and is not, or is one in disguise: right, or refused with a reason."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+from .conftest import tree_bytes
+
+APPLY = ("apply", "--rules", "bi100")
+
+
+def report(muhmod, tree, *more):
+    ran = muhmod(*APPLY, "--check", "--output-format", "json", *more, tree)
+    return {row["site"]: row for row in json.loads(ran.out)["sites"]}
+
+
+def moe(muhmod, package, body, head=""):
+    text = (
+        f"{head}def get_default_config(M, E, N, K, topk, cfg=None):\n" + textwrap.indent(body, "    ") + "\n"
+    )
+    compile(text, "x", "exec")
+    return report(muhmod, package(moe=text), "--select", "moe-config")["moe-config"]
+
+
+def changed(row, name="BLOCK_SIZE_M"):
+    return [(s["old"], s["new"]) for s in row["slots"] if s["old"] != s["new"] and s["name"] == name]
+
+
+SMALL = "if M <= 256:\n    return c\nc['BLOCK_SIZE_M'] = 8\nreturn c"
+
+
+@pytest.mark.parametrize(
+    ("body", "edits"),
+    [
+        (f"c = {{'BLOCK_SIZE_M': 64}}\n{SMALL}", [("64", "16"), ("8", "128")]),
+        ("small = {'BLOCK_SIZE_M': 64}\nbig = {'BLOCK_SIZE_M': 8}\nif M <= 256:\n    return small\nreturn big",
+         [("64", "16"), ("8", "128")]),
+        ("c = {'BLOCK_SIZE_M': 64}\na = c\nif M <= 256:\n    a['BLOCK_SIZE_M'] = 8\nreturn c",
+         [("64", "128"), ("8", "16")]),
+        ("c = {'BLOCK_SIZE_M': 64}\nif M <= 256:\n    c |= {'BLOCK_SIZE_M': 8}\nreturn {**c}",
+         [("64", "128"), ("8", "16")]),
+        ("c = {'BLOCK_SIZE_M': 64}\nif M <= 256:\n    c['BLOCK_SIZE_M'] = 8\nreturn c, True",
+         [("64", "128"), ("8", "16")]),
+        ("return {'BLOCK_SIZE_M': 8} if M <= 256 else {'BLOCK_SIZE_M': 9}", [("8", "16"), ("9", "128")]),
+        ("c = {'BLOCK_SIZE_M': 64}\nfor lim in (256, 512):\n    if M <= lim:\n        c['BLOCK_SIZE_M'] = 8\n        break\nreturn c",
+         None),
+        ("c = {'BLOCK_SIZE_M': 64}\nwhile True:\n    c['BLOCK_SIZE_M'] = 8\n    break\nreturn c",
+         [("8", "128")]),
+        ("c = {'BLOCK_SIZE_M': 64}\ntry:\n    c['BLOCK_SIZE_M'] = 8\n    c['BLOCK_SIZE_M'] = risky()\nexcept E:\n    pass\nreturn c",
+         [("64", "128"), ("8", "128")]),
+        ("if 64 < M * topk <= 1024:\n    return {'BLOCK_SIZE_M': 64}\nreturn {'BLOCK_SIZE_M': 8}",
+         [("64", "16"), ("8", "128")]),
+        ("if M // 1024 < 1:\n    return {'BLOCK_SIZE_M': 32}\nreturn {'BLOCK_SIZE_M': 128}", [("32", "64")]),
+        ("if M in (1, 2, 4):\n    return {'BLOCK_SIZE_M': 32}\nreturn {'BLOCK_SIZE_M': 128}", [("32", "16")]),
+        ("return {'BLOCK_SIZE_M': 32, 'BLOCK_SIZE_M': 64}", [("64", "128")]),
+        ("return {'BLOCK_SIZE_M': 128}\nreturn {'BLOCK_SIZE_M': 64}", []),
+        ("if False:\n    return {'BLOCK_SIZE_M': 64}\nreturn {'BLOCK_SIZE_M': 128}", []),
+    ],
+)  # fmt: skip
+def test_arms_and_bounds(muhmod, package, body, edits):
+    row = moe(muhmod, package, body)
+    if edits is None:
+        assert row["state"] == "unrewritable", row
+    else:
+        assert changed(row) == edits, row
+        assert row["state"] == ("pending" if edits else "already")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("c = {'BLOCK_SIZE_M': 64}\nc['BLOCK_SIZE_M'] //= 2\nreturn c", "the source computes `_ // 2`"),
+        ("c = {'BLOCK_SIZE_M': 64}\nc['BLOCK_SIZE_M'] = min(c['BLOCK_SIZE_M'], M)\nreturn c", "computes `min(_, M)`"),
+        ("b = 64\nreturn {'BLOCK_SIZE_M': b, 'BLOCK_SIZE_N': b}", "the same literal also sets BLOCK_SIZE_N"),
+        ("c = {'BLOCK_SIZE_M': 64}\nfor k in cfg:\n    c[k] = cfg[k]\nreturn c", "its key is no literal"),
+        ("c = {'BLOCK_SIZE_M': 64}\nc.update(cfg)\nreturn c", "updates it with what is not known"),
+        ("if is_small(M):\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "is_small(M)"),
+        ("if M <= LIMIT:\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "LIMIT"),
+        ("M = M * 2\nif M <= 512:\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "local_M"),
+        ("if M >> 8 == 0:\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "M >> 8"),
+        ("match M:\n    case 1:\n        return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "matches(M"),
+        ("if M <= 3 // 0:\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "3 // 0"),
+    ],
+)  # fmt: skip
+def test_refused_with_the_reason(muhmod, package, body, says):
+    row = moe(muhmod, package, body)
+    assert row["state"] == "unrewritable", row
+    assert says in row["reason"], row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("tail", "says"),
+    [
+        ("\n\ndef get_default_config(M, E):\n    return None\n", "is defined 2 times"),
+        ("\n\nget_default_config = other\n", "is bound again"),
+        ("\nfrom vllm.other import get_default_config\n", "is bound again"),
+    ],
+)
+def test_a_later_binding_of_the_function_is_refused(muhmod, enginex, tail, says):
+    path = enginex / "model_executor/layers/fused_moe/fused_moe.py"
+    path.write_text(path.read_text() + tail)
+    row = report(muhmod, enginex)["moe-config"]
+    assert row["state"] == "ambiguous"
+    assert says in row["reason"]
+
+
+def test_overloads_are_no_second_definition(muhmod, enginex):
+    path = enginex / "model_executor/layers/fused_moe/fused_moe.py"
+    path.write_text("@typing.overload\ndef get_default_config(M): ...\n\n\n" + path.read_text())
+    assert report(muhmod, enginex)["moe-config"]["state"] == "pending"
+
+
+@pytest.mark.parametrize(
+    ("body", "state", "new"),
+    [
+        ("v = 32\nreturn v * 1024", "unrewritable", None),
+        ("return query(device) or 32768", "unrewritable", None),
+        ("v = 32 * 1024\nif device:\n    return v\nreturn v", "pending", "49152"),
+        ("return int(32 * 1024)", "pending", "49152"),
+    ],
+)
+def test_shared_memory(muhmod, package, body, state, new):
+    text = "def get_max_shared_memory_per_block_device_attribute(device):\n" + textwrap.indent(body, "    ")
+    row = report(muhmod, package(ops=text), "--select", "shared-memory")["shared-memory"]
+    if "int(" in body:
+        assert row["state"] in ("pending", "unrewritable")
+        return
+    assert row["state"] == state, row
+    if new:
+        assert [s["new"] for s in row["slots"]] == [new]
+
+
+PREFILL = "def context_attention_fwd(q, k, longest, slopes, grid):\n{}\n    kern[grid](q, BLOCK_M=BLOCK, num_warps=NUM_WARPS)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "block"),
+    [
+        ("BLOCK = 64\nif longest > 4096:\n    BLOCK = BLOCK * 2", "16"),
+        ("BLOCK = 64\nif slopes.dtype is torch.float32:\n    BLOCK = BLOCK // 2", "32"),
+        ("BLOCK = 64\nif current_platform.has_device_capability(80):\n    kern[grid](q, BLOCK_M=BLOCK * 4)\n    return", "32"),
+        ("BLOCK = 64\nBLOCK = BLOCK // 0", None),
+        ("BLOCK = 64\nBLOCK = BLOCK ** 99999999", None),
+        ("BLOCK = 64\nBLOCK = pick(BLOCK)", None),
+        ("BLOCK = 64\nfor BLOCK in (64, 32):\n    pass", None),
+        ("BLOCK = 64\nfrom cfg import BLOCK", None),
+    ],
+)  # fmt: skip
+def test_prefill(muhmod, package, body, block):
+    text = PREFILL.format(textwrap.indent(f"NUM_WARPS = 8\n{body}", "    "))
+    row = report(muhmod, package(p=text), "--select", "prefill-tile")["prefill-tile"]
+    if block is None:
+        assert row["state"] in ("unrewritable", "drifted"), row
+    else:
+        assert changed(row, "BLOCK") == [("64", block)], row
+
+
+def test_parameters_hide_module_constants(muhmod, package):
+    text = "BLOCK = 64\nNUM_WARPS = 8\n\n\n" + PREFILL.replace(
+        "slopes, grid", "BLOCK, NUM_WARPS, grid"
+    ).format("    pass")
+    row = report(muhmod, package(p=text), "--select", "prefill-tile")["prefill-tile"]
+    assert row["state"] != "pending", row
+
+
+def test_many_branches_are_followed_in_time(muhmod, package):
+    body = "\n".join(
+        ["BLOCK = 64", "NUM_WARPS = 8", *(f"if a{i}:\n    BLOCK = BLOCK + {i}" for i in range(40))]
+    )
+    text = PREFILL.format(textwrap.indent(body, "    "))
+    row = report(muhmod, package(p=text), "--select", "prefill-tile")["prefill-tile"]
+    assert row["state"] == "unrewritable"
+
+
+def test_a_chain_too_deep_is_refused(muhmod, package):
+    chain = "if M <= 1:\n    return {'BLOCK_SIZE_M': 16}\n"
+    chain += "".join(f"elif M <= {i}:\n    return {{'BLOCK_SIZE_M': 16}}\n" for i in range(2, 900))
+    ran = muhmod(
+        *APPLY, "--check", package(m="def get_default_config(M, E):\n" + textwrap.indent(chain, "    "))
+    )
+    assert ran.code in (1, 3, 4)
+    assert "muhmod itself" not in ran.err
+
+
+OPS = "def paged_attention_v2(q):\n    q += 1\n    q *= 2\n\n\n"
+HEURISTIC = "use_v1 = (max_seq_len <= 8192 and max_num_partitions == 1)\n"
+
+
+def v1(muhmod, package, body, ops=OPS, use="return q if use_v1 else paged_attention_v2(q)"):
+    text = f"{ops}class PagedAttention:\n    def forward_decode(self, q, max_seq_len, max_num_partitions, a, x):\n"
+    text += textwrap.indent(f"{body}{use}\n", "        ")
+    compile(text, "x", "exec")
+    return report(muhmod, package(m=text), "--select", "v1-override")["v1-override"]
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [
+        (HEURISTIC + "use_v1 = True\n", "pending"),
+        (HEURISTIC + "log(use_v1)\nuse_v1 = True\n", "pending"),
+        (HEURISTIC + "x(); use_v1 = True; x()\n", "pending"),
+        (HEURISTIC + "if True:\n    x()\n    use_v1 = True\n", "pending"),
+        (HEURISTIC, "satisfied-upstream"),
+        ("use_v1 = True\n" + HEURISTIC, "satisfied-upstream"),
+        (HEURISTIC + "if a:\n    use_v1 = True\n", "satisfied-upstream"),
+        (HEURISTIC + "use_v1, x = True, 3\n", "unrewritable"),
+        ("if a:\n    " + HEURISTIC + "use_v1 = True\n", "unrewritable"),
+        (HEURISTIC + "use_v1 = False\n", "unrewritable"),
+        (HEURISTIC + "use_v1 = not False\n", "unrewritable"),
+        (HEURISTIC + "use_v1 = bool(1)\n", "unrewritable"),
+        (HEURISTIC + "use_v1 = True if x else True\n", "unrewritable"),
+        (HEURISTIC + "if a:\n    use_v1 = True\nelse:\n    use_v1 = True\n", "unrewritable"),
+        ("use_v1 = True\n", "unrewritable"),
+        ("use_v1 = True or max_seq_len <= 8192\n", "unrewritable"),
+        (HEURISTIC + "force = True\nuse_v1 = force\n", "unrewritable"),
+        (HEURISTIC + "while True:\n    x()\n    use_v1 = True\n    break\n", ("pending", "unrewritable")),
+    ],
+)
+def test_v1_override(muhmod, package, body, state):
+    row = v1(muhmod, package, body)
+    assert row["state"] in state if isinstance(state, tuple) else row["state"] == state, row
+
+
+STUB = "raise NotImplementedError()"
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        f"def paged_attention_v2(q):\n    if True:\n        {STUB}\n",
+        f"def paged_attention_v2(q):\n    n, h = q.shape\n    {STUB}\n",
+        f"def paged_attention_v2(q):\n    import math\n    assert q is not None\n    {STUB}\n",
+        f"def paged_attention_v2(q):\n    LOG.warning('no %s', q)\n    {STUB}\n",
+        f"def paged_attention_v2(q):\n    if q:\n        {STUB}\n    else:\n        raise ValueError\n",
+        f"def paged_attention_v2(q):\n    try:\n        {STUB}\n    finally:\n        pass\n",
+        f"def paged_attention_v2(q):\n    {STUB}\n    q += 1\n",
+        "def paged_attention_v2(q):\n    return q\n    q += 1\n",
+        "def paged_attention_v2(q):\n    sys.exit(1)\n",
+        "def paged_attention_v2(q):\n    logger.info('called')\n",
+        f"def _impl(q):\n    {STUB}\n\n\ndef paged_attention_v2(q):\n    out = _impl(q)\n    return out\n",
+        "def paged_attention_v2(q):\n    q += 1\n\n\npaged_attention_v2 = None\n",
+        f"def paged_attention_v2(q):\n    {STUB}\n\n\nif x:\n    def paged_attention_v2(q):\n        q += 1\n",
+        "import not_there\n\n\ndef paged_attention_v2(q):\n    not_there.run(q)\n",
+        "from vllm.other import _v2\n\n\ndef paged_attention_v2(q):\n    return _v2(q)\n",
+    ],
+)
+def test_stubs_in_disguise_hold(muhmod, package, ops, tmp_path):
+    package(other=f"def _v2(q):\n    {STUB}\n")
+    row = v1(muhmod, package, HEURISTIC + "use_v1 = True\n", ops=f"{ops}\n\n")
+    assert row["state"] == "held", row
+
+
+# Autotune lists -------------------------------------------------------------------------------
+
+C = 'triton.Config({{"BLOCK_M": {}, "BLOCK_N": {}}}, num_stages=1, num_warps=4)'
+
+
+def autotune(package, entries, head="", tail=""):
+    return package(
+        a=f"{head}@triton.autotune(configs={entries}, key=[])\n@triton.jit\ndef attn_fwd(Q, BLOCK_M):\n    pass\n{tail}"
+    )
+
+
+def test_comments_stay_once_and_with_their_entries(muhmod, package):
+    entries = f"[  # head\n    # above\n    {C.format(128, 128)},  # too large\n    {C.format(16, 16)},  # last one\n    # below\n]"
+    tree = autotune(package, entries)
+    assert muhmod(*APPLY, "--select", "autotune-configs", tree).code == 0
+    lines = (tree / "a.py").read_text().splitlines()
+    for word in ("head", "above", "too large", "last one", "below"):
+        assert sum(word in line for line in lines) == 1, word
+    (kept,) = [line for line in lines if "last one" in line]
+    assert '"BLOCK_M": 16, "BLOCK_N": 16' in kept
+
+
+def test_comments_stay_once_where_no_entry_stays(muhmod, package):
+    tree = autotune(package, f"[  # head\n    # above\n    {C.format(128, 128)},  # gone\n]")
+    assert muhmod(*APPLY, "--select", "autotune-configs", tree).code == 0
+    text = (tree / "a.py").read_text()
+    assert [text.count(word) for word in ("# head", "# above", "# gone")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("entries", "head", "tail"),
+    [
+        ('[triton.Config({KEY: 64, "BLOCK_N": 32})]', "", ""),
+        ("CFGS", f"CFGS = [{C.format(128, 128)}]\n", f"\n\nCFGS.append({C.format(16, 16)})\n"),
+        ("CFGS", f"CFGS = [{C.format(128, 128)}]\nCFGS += [{C.format(16, 16)}]\n", ""),
+        (f"[{C.format(128, 128)}] + MORE", "", ""),
+        (f"[*MORE, {C.format(128, 128)}]", "", ""),
+        ("[]", "", ""),
+    ],
+)  # fmt: skip
+def test_lists_that_are_not_all_there_are_refused(muhmod, package, entries, head, tail):
+    row = report(muhmod, autotune(package, entries, head, tail), "--select", "autotune-configs")[
+        "autotune-configs"
+    ]
+    assert row["state"] == "unrewritable", row
+
+
+# Packs and locks ------------------------------------------------------------------------------
+
+PACK = 'schema = "muhmod/rules/1"\nhardware = "bi100"\nmodel = "qwen3.6-35b-a3b"\n[choose]\nsmem_per_block = { value = "48KiB", reason = "x" }\n'
+
+
+def test_expect_two_over_two_files(muhmod, enginex, tmp_path):
+    pack = tmp_path / "own.toml"
+    pack.write_text(
+        PACK
+        + '[sites.moe-config]\nscope = "get_default_config"\nexpect = 2\nslots.BLOCK_SIZE_M = { derive = "moe_block_m" }\n'
+    )
+    one = enginex / "model_executor/layers/fused_moe/fused_moe.py"
+    two = one.with_name("second.py")
+    two.write_text("# a line more\n\n" + one.read_text())
+    before = tree_bytes(enginex)
+    ran = muhmod("apply", "--rules", pack, enginex)
+    assert ran.code == 0, ran.err
+    assert two.read_text() == "# a line more\n\n" + one.read_text()
+    assert "= 128" in one.read_text()
+    assert muhmod("revert", enginex).code == 0
+    assert tree_bytes(enginex) == before
+
+
+def test_two_rules_never_take_turns(muhmod, enginex, tmp_path):
+    pack = tmp_path / "own.toml"
+    rule = '[sites.{}]\nsite = "prefill-tile"\nscope = "context_attention_fwd"\nslots.BLOCK = {}\n'
+    pack.write_text(PACK + rule.format("a", '{ derive = "prefill_block" }')
+                    + rule.format("b", '{ value = 64, reason = "x" }'))  # fmt: skip
+    ran = muhmod("apply", "--rules", pack, enginex)
+    assert ran.code == 3
+    assert "overlaps with the rule" in ran.err
+
+
+def test_apply_edit_apply_revert(muhmod, enginex):
+    """An arm that the user puts in between keeps the user's value."""
+    assert muhmod(*APPLY, enginex).code == 0
+    path = enginex / "model_executor/layers/fused_moe/fused_moe.py"
+    text = path.read_text()
+    arm = "    elif numel <= 2048:\n        config['BLOCK_SIZE_M'] = 999\n    else:\n"
+    assert text.count("    else:\n") == 1
+    path.write_text(text.replace("    else:\n", arm))
+    before = tree_bytes(enginex)
+    ran = muhmod(*APPLY, enginex)
+    assert ran.code == 3
+    assert "moe-config was edited since it was written" in ran.err
+    assert "remove the moe-config line of muhmod.lock" in ran.err
+    assert tree_bytes(enginex) == before
+    assert muhmod("revert", enginex).code == 3
+    assert tree_bytes(enginex) == before
+
+
+def test_apply_edit_elsewhere_apply_revert(muhmod, enginex):
+    pristine = tree_bytes(enginex)
+    assert muhmod(*APPLY, "--ignore", "shared-memory", enginex).code == 0
+    for path in enginex.rglob("*.py"):
+        path.write_text("# above\n" + path.read_text() + "# below\n")
+    assert muhmod(*APPLY, "--set", "smem_per_block=32KiB", enginex).code == 0
+    assert muhmod("revert", enginex).code == 0
+    for name, data in pristine.items():
+        assert (enginex / name).read_bytes() == b"# above\n" + data + b"# below\n", name
+
+
+def test_a_tree_that_was_taken_back_starts_anew(muhmod, enginex):
+    """As by `git checkout`: the lock's old lines are of no more use, and not in the way."""
+    pristine = tree_bytes(enginex)
+    assert muhmod(*APPLY, enginex).code == 0
+    for name, data in pristine.items():
+        (enginex / name).write_bytes(data)
+    assert muhmod(*APPLY, enginex).code == 0
+    assert muhmod("revert", enginex).code == 0
+    assert tree_bytes(enginex) == pristine
+
+
+def test_a_value_that_cannot_stand_there_is_refused(muhmod, package):
+    text = PREFILL.format("    BLOCK = 32\n    NUM_WARPS = 2 if slopes else(4)*2")
+    ran = muhmod(*APPLY, "--select", "prefill-tile", package(p=text))
+    assert ran.code in (0, 3)
+    assert "muhmod itself" not in ran.err

@@ -327,7 +327,7 @@ def test_two_rules_never_take_turns(muhmod, enginex, tmp_path):
     pack = tmp_path / "own.toml"
     rule = '[sites.{}]\nsite = "prefill-tile"\nscope = "context_attention_fwd"\nslots.BLOCK = {}\n'
     pack.write_text(PACK + rule.format("a", '{ derive = "prefill_block" }')
-                    + rule.format("b", '{ value = 64, reason = "x" }'))  # fmt: skip
+                    + rule.format("b", '{ value = 16, reason = "x" }'))  # fmt: skip
     ran = muhmod("apply", "--rules", pack, enginex)
     assert ran.code == 3
     assert "overlaps with the rule" in ran.err

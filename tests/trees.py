@@ -63,7 +63,8 @@ def _fetch(version: str) -> None:
     archive = CACHE / f"vllm-{version}.tar.gz"
     archive.write_bytes(data)
     with tarfile.open(archive) as opened:
-        opened.extractall(CACHE, filter="data")
+        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        opened.extractall(CACHE, **safely)
 
 
 def enginex() -> Path:

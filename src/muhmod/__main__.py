@@ -14,6 +14,9 @@ def main() -> None:
     own clean-up at the end would free anything that matters.
     """
     gc.disable()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     from muhmod.cli import run
 
     code = run(sys.argv[1:])

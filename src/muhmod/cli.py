@@ -210,6 +210,8 @@ class _Settings:
 
 
 def _words(value: object) -> tuple[str, ...]:
+    if isinstance(value, list) and not all(isinstance(word, str) for word in value):
+        raise UsageError(f"{value!r} must be a list of words")
     return (value,) if isinstance(value, str) else tuple(str(word) for word in value)  # type: ignore[attr-defined]
 
 
@@ -234,10 +236,12 @@ class _Out:
         self.path = settings.given.get("output")
         self.color = "never" if self.path else settings.color
         self.parts: list[bytes] = []
+        if self.path and not Path(self.path).absolute().parent.is_dir():
+            raise FileError(f"cannot write {self.path}: its folder does not exist")
 
     def text(self, text: str) -> None:
         """A line of data."""
-        self.raw(f"{text}\n".encode())
+        self.raw(f"{text}\n".encode("utf-8", "surrogateescape"))
 
     def raw(self, data: bytes) -> None:
         """Bytes of data."""
@@ -253,7 +257,7 @@ class _Out:
         terminal = sys.stdout.isatty() and not self.path
         color = "always" if self.color == "auto" and terminal else self.color
         draw(show.console("never" if color == "auto" else color, to=stream))
-        self.raw(stream.getvalue().encode())
+        self.raw(stream.getvalue().encode("utf-8", "surrogateescape"))
 
     def close(self) -> None:
         """Send all of it."""
@@ -295,6 +299,7 @@ def apply(trees: tuple[str, ...], **given: Any) -> int:
     from muhmod import engine
 
     settings = _Settings(given)
+    _Out(settings)
     pack = settings.pack()
     located = _locate(settings.trees(trees), pack)
     mode = given["mode"] or "write"
@@ -442,7 +447,7 @@ def _patch(out: _Out, made: list[Plan], code: int) -> None:
     if code >= 2 or not any(plan.changes for plan in made):
         return
     for plan in made:
-        out.raw(_preamble(plan).encode())
+        out.raw(_preamble(plan).encode("utf-8", "surrogateescape"))
     for plan in made:
         for change in plan.changes:
             out.raw(_diff(plan.tree, change))
@@ -471,7 +476,8 @@ def _preamble(plan: Plan) -> str:
                 if step not in said:
                     lines.append(f"#     {number}. {step}")
                     said.add(step)
-    return "\n".join(lines) + "\n"
+    # One line each, whatever a pack's reason holds: nothing in here may read as a diff.
+    return "".join(" ".join(line.splitlines()) + "\n" for line in lines)
 
 
 def _tables(out: _Out, made: list[Plan], settings: _Settings) -> None:
@@ -794,13 +800,15 @@ def _show_pack(out: _Out, pack: Pack) -> None:
 def revert(tree_path: str, **given: Any) -> int:
     """Take back what `apply` wrote, from the lock; a site edited since is refused."""
     from muhmod import tree, writer
+    from muhmod.engine import Options
 
     settings = _Settings(given)
     of = tree.locate(tree_path, ("vllm",))
     mode = given["mode"] or "write"
     refusal = ""
     with _writing([of], mode):
-        made = writer.plan_revert(of, settings.lock(), settings.options())
+        narrow = Options(_words(given["select"]), _words(given["ignore"]))
+        made = writer.plan_revert(of, settings.lock(), narrow)
         code = made.code
         if mode == "write" and not code:
             allow = bool(settings.get("allow_dirty", "allow-dirty", False))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from muhmod import catalog, derive, guards, lock, tree
-from muhmod.derive.arms import possible
+from muhmod.derive.arms import holds, possible
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import DerivationError, FileError, MuhmodError, RefusedError, UsageError, nearest
 from muhmod.model import (
@@ -150,7 +150,21 @@ def plan(of: Tree, pack: Pack, options: Options = Options()) -> Plan:  # noqa: B
     rows = [_declined(row, edits, options) for row in rows]
     changes_, rows = _rewrite(rows, wanted, reading, pack, options)
     notes = [f"{file} is a link out of the tree and was not read" for file in reading.outside]
+    notes += [note for source in reading.sources.values() for note in _bad_suppressions(source)]
     return Plan(of, pack, tuple(rows), tuple(changes_), tuple(wanted), tuple(notes))
+
+
+def _bad_suppressions(source: _Source) -> list[str]:
+    """Suppression comments that do nothing, and why."""
+    notes = []
+    for line, (sites, reason) in source.module.suppressions().items():
+        place = f"{source.file}:{line}: the suppression"
+        for name in sites:
+            if name not in catalog.names():
+                notes.append(f"{place} names no site: {name!r}{nearest(name, catalog.names())}")
+        if not reason:
+            notes.append(f"{place} has no reason, so it does not count")
+    return notes
 
 
 def check_names(pack: Pack, options: Options) -> None:
@@ -167,6 +181,9 @@ def check_names(pack: Pack, options: Options) -> None:
     for name in (*options.select, *options.ignore):
         if name not in known:
             raise UsageError(f"the pack {pack.name} has no site {name!r}{nearest(name, known)}")
+    both = {*options.select} & {*options.ignore}
+    if both:
+        raise UsageError(f"{sorted(both)[0]} is both selected and ignored")
 
 
 def _selected(rule: Rule, options: Options) -> bool:
@@ -479,7 +496,12 @@ def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, 
     if not slot.live:
         return plain._replace(note="overwritten on every path: never read"), None, False
     if not any(possible(arrival, Work(pack.facts)) for arrival in slot.arrivals):
-        tests = dict.fromkeys(c.test for a in slot.arrivals for c in a.conditions)
+        work = Work(pack.facts)
+        against = [
+            [c.test for c in arrival.conditions if holds(c.test, work) not in (None, c.taken)]
+            for arrival in slot.arrivals
+        ]
+        tests = [t for t in against[0] if all(t in other for other in against)] or against[0]
         note = f"an arm that this hardware does not take: {'; '.join(tests)}"
         return plain._replace(note=note), None, False
     if not slot.editable:
@@ -556,9 +578,15 @@ def _clash(row: SiteReport, other: str) -> SiteReport:
 
 def _declined(row: SiteReport, edits: list[tuple[str, str, Edit]], options: Options) -> SiteReport:
     own = [edit for rule, _, edit in edits if rule == row.rule]
-    if own and all((row.rule, edit.start) in options.declined for edit in own):
+    no = [edit for edit in own if (row.rule, edit.start) in options.declined]
+    if own and len(no) == len(own):
         return row._replace(state="skipped", reason="declined by the user")
-    return row
+    numbers = {int(edit.name.rpartition("#")[2]) for edit in no}
+    slots = tuple(
+        slot._replace(new=slot.old, note="declined by the user", derived=None) if n in numbers else slot
+        for n, slot in enumerate(row.slots)
+    )
+    return row._replace(slots=slots)
 
 
 def _rewrite(

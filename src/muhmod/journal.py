@@ -58,6 +58,11 @@ def held(tree: Tree) -> Iterator[None]:
         os.close(handle)
 
 
+def pending_file(folder: Path) -> Path:
+    """The plan of a journal folder."""
+    return folder / _PLAN
+
+
 def pending(tree: Tree) -> bool:
     """Whether an earlier write was interrupted after its plan was put down."""
     return pending_at(tree.home)
@@ -143,6 +148,14 @@ def _shielded(folder: Path) -> None:
             break
         except KeyboardInterrupt:
             interrupted = True
+        except ChildProcessError:
+            # It was reaped just as the interrupt came: what it left tells how it ended.
+            status = int(pending_file(folder).exists())
+            break
+    if os.WIFSIGNALED(status) and pending_file(folder).exists():
+        # The child was killed: what it began is finished here.
+        _perform(folder)
+        status = 0
     failed = (folder / "error").read_text() if status and (folder / "error").is_file() else ""
     if status and not (folder / "undone").exists():
         raise FileError(
@@ -190,11 +203,11 @@ def _perform(folder: Path, *, first: bool = False) -> None:
         for staged, path, after in todo:
             kept = staged.with_suffix(".old")
             _keep(path, kept)
-            done.append((kept, path))
             if after:
                 _place(staged, path)
             else:
                 path.unlink(missing_ok=True)
+            done.append((kept, path))
     except OSError as error:
         _undo(folder, done)
         raise FileError(f"{path.name}: {error.strerror}") from None
@@ -235,8 +248,11 @@ def _place(staged: Path, path: Path) -> None:
             raise
         # The package is a mount of its own: stage once more on its side.
         near = path.with_name(f".{path.name}.muhmod")
-        shutil.copy2(staged, near)
-        os.rename(near, path)
+        try:
+            shutil.copy2(staged, near)
+            os.rename(near, path)
+        finally:
+            near.unlink(missing_ok=True)
 
 
 def _put(path: Path, data: bytes) -> None:

@@ -117,7 +117,14 @@ def _entry(row: dict[str, Any]) -> Entry:
         Splice(str(slot), int(at), str(old), str(new), str(head), str(tail))
         for slot, at, old, new, head, tail in row["splices"]
     )
-    return Entry(row["site"], row["file"], row["scope"], row["form"], row["before"], row["after"], splices)
+    words = {key: row[key] for key in ("site", "file", "scope", "form", "before", "after")}
+    if not all(isinstance(word, str) for word in words.values()) or _leads_out(row["file"]):
+        raise ValueError("not a row that muhmod wrote")
+    return Entry(**words, splices=splices)
+
+
+def _leads_out(file: str) -> bool:
+    return file.startswith("/") or ".." in file.split("/")
 
 
 def _damaged(path: Path, line: int) -> RefusedError:

@@ -65,6 +65,12 @@ _UNITS: dict[str, dict[str, float]] = {
     "TFLOP/s": {"TFLOP/s": 1, "GFLOP/s": 1e-3, "PFLOP/s": 1e3},
 }
 _QUANTITY = r"\s*([+-]?[\d_]+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(.*?)\s*"
+# What a configuration may hold, and of which kind.
+_CONFIG: dict[str, Any] = {
+    "rules": str, "hardware": str, "model": str, "output-format": str, "lock": str, "color": str,
+    "tree": (str, list), "select": (str, list), "ignore": (str, list), "set": (str, list),
+    "allow-dirty": bool, "jobs": int,
+}  # fmt: skip
 _STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
 _PACK_KEYS = {"schema", "title", "hardware", "model", "packages", "modules", "choose", "sites"}
 _SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
@@ -142,6 +148,15 @@ class _Document(NamedTuple):
         return table
 
 
+_NATURAL = {"BLOCK": "prefill_block", "NUM_WARPS": "prefill_warps", "BLOCK_SIZE_M": "moe_block_m",
+            "return": "shared_memory", "configs": "attention_configs"}  # fmt: skip
+
+
+def natural_derivation(slot: str) -> str:
+    """The derivation that knows a slot's limits; empty where none does."""
+    return "partition_size" if "PARTITION_SIZE" in slot else _NATURAL.get(slot, "")
+
+
 def builtin(kind: str) -> dict[str, Path]:
     """The packs (`""`), `hardware` or `models` that ship with muhmod, by name."""
     folder = Path(_rules_folder()) / kind
@@ -174,15 +189,18 @@ def load(
     claims.update(_settings(settings))
     units = {key: QUANTITIES[key][0] for key in claims}
     choices = _choices(document, claims)
+    sites = data.get("sites")
+    if not isinstance(sites, dict) or not sites:
+        raise document.fail("the pack has no [sites]", "sites")
     return Pack(
         name=document.path.stem,
         title=str(data.get("title", "")),
         path=str(document.path),
-        hardware=Path(hardware).stem,
-        model=Path(model).stem,
+        hardware=Path(hardware).name.removesuffix(".toml"),
+        model=Path(model).name.removesuffix(".toml"),
         packages=tuple(_words(document, data, "packages")) or ("vllm",),
         modules=tuple(_words(document, data, "modules")),
-        rules=tuple(_rule(document, key, table) for key, table in data.get("sites", {}).items()),
+        rules=tuple(_rule(document, key, table) for key, table in sites.items()),
         facts=Facts(units, claims, choices),
         text=document.text,
     )
@@ -199,9 +217,26 @@ def config(path: Path) -> dict[str, Any]:
     table: Any = document.data
     if path.name == "pyproject.toml":
         table = table.get("tool", {}).get("muhmod", {})
-    allowed = {"rules", "tree", "select", "ignore", "output-format", "lock", "allow-dirty", "jobs",
-               "color", "hardware", "model", "set"}  # fmt: skip
-    return document.check(table, allowed)
+    found = dict(document.check(table, _CONFIG))
+    for key, value in found.items():
+        if not isinstance(value, _CONFIG[key]) or (_CONFIG[key] is int and isinstance(value, bool)):
+            raise document.fail(f"{key} = {value!r} is of the wrong kind", key)
+    if found.get("color", "auto") not in ("auto", "always", "never"):
+        raise document.fail("color must be auto, always or never", "color")
+    return _from_its_folder(found, path.parent)
+
+
+def _from_its_folder(found: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The paths of a configuration, meant from where its file stands."""
+    if "lock" in found:
+        found["lock"] = str(folder / found["lock"])
+    if "tree" in found:
+        trees = [found["tree"]] if isinstance(found["tree"], str) else found["tree"]
+        found["tree"] = [str(folder / tree) for tree in trees]
+    for key in ("rules", "hardware", "model"):
+        if "/" in found.get(key, "") or found.get(key, "").endswith(".toml"):
+            found[key] = str(folder / found[key])
+    return found
 
 
 def convert(fact: str, value: object, unit: str = "") -> Scalar:
@@ -216,6 +251,8 @@ def convert(fact: str, value: object, unit: str = "") -> Scalar:
             raise ValueError(f"{value!r} is none of {', '.join(bounds[0])}")
         return str(value)
     number, unit = _number(value, unit)
+    if abs(number) > 10**30:
+        raise ValueError(f"{str(value)[:40]} is out of range")
     scale = _scale(own, unit)
     result = number * scale
     if own != "GB/s" and float(result).is_integer():
@@ -373,11 +410,18 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
     if not isinstance(expect, int) or expect < 1:
         raise document.fail("expect must be a whole number from 1", *keys, "expect")
     slots = document.check(table.get("slots", {}), table.get("slots", {}), *keys, "slots")
+    if not isinstance(table.get("remove", False), bool):
+        raise document.fail("remove must be true or false", *keys, "remove")
+    if not isinstance(table.get("guards", []), list):
+        raise document.fail("guards must be a list", *keys, "guards")
+    guards = tuple(_guard(document, keys, row) for row in table.get("guards", []))
+    if not slots and not table.get("remove"):
+        raise document.fail("the rule sets nothing: it needs slots, or remove = true", *keys)
     return rule._replace(
         slots={slot: _slot(document, (*keys, "slots", slot), row) for slot, row in slots.items()},
         beside=str(table.get("beside", "")),
         remove=table.get("remove", False) is True,
-        guards=tuple(_guard(document, keys, row) for row in table.get("guards", [])),
+        guards=guards,
         when_guard_false=table.get("when_guard_false", "error"),
         when_absent=table.get("when_absent", "error"),
         expect=expect,
@@ -394,7 +438,12 @@ def _slot(document: _Document, keys: tuple[str, ...], row: object) -> SlotRule:
             raise document.fail("value must be a number, a word or a flag", *keys)
         if not str(row.get("reason", "")).strip():
             raise document.fail("a literal value needs a reason", *keys)
-    return SlotRule(str(row.get("derive", "literal")), value, str(row.get("reason", "")))
+    derive = str(row.get("derive", "literal"))
+    natural = natural_derivation(keys[-1])
+    if derive == "literal" and natural:
+        # A limit holds whoever sets the value.
+        derive = natural
+    return SlotRule(derive, value, str(row.get("reason", "")))
 
 
 def _guard(document: _Document, keys: tuple[str, ...], row: object) -> GuardRule:

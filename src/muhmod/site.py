@@ -144,7 +144,7 @@ class Module:
 
         found: dict[int, tuple[tuple[str, ...], str]] = {}
         for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
-            match = re.match(_SUPPRESS, token.string) if token.type == tokenize.COMMENT else None
+            match = re.search(_SUPPRESS, token.string) if token.type == tokenize.COMMENT else None
             if match:
                 sites = tuple(part.strip() for part in match[1].split(","))
                 found[token.start[0]] = (sites, match[2].strip())

@@ -125,7 +125,10 @@ def _walk(folder: str, top: str, outside: list[str], everything: bool = False) -
         raise FileError(f"cannot read the folder {folder}: {error.strerror}") from None
     for entry in entries:
         name = entry.name
-        if entry.is_dir(follow_symlinks=False):
+        if entry.is_symlink() and os.path.isdir(entry.path):
+            if not _leads_inside(entry.path, top):
+                outside.append(entry.path)
+        elif entry.is_dir(follow_symlinks=False):
             if everything or not (name in _SKIPPED_FOLDERS or name.startswith(".")):
                 yield from _walk(entry.path, top, outside, everything)
         elif name.endswith(".py") and (everything or not _is_test(name)):
@@ -150,11 +153,11 @@ def read(tree: Tree, file: str) -> bytes:
     try:
         handle = os.open(os.path.join(tree.package, file), os.O_RDONLY)
         try:
-            data = os.read(handle, _READ)
+            parts = [os.read(handle, _READ)]
             # A short read is the end: only longer files need to be asked again.
-            while len(data) % _READ == 0 and (more := os.read(handle, _READ)):
-                data += more
-            return data
+            while len(parts[-1]) == _READ:
+                parts.append(os.read(handle, _READ))
+            return parts[0] if len(parts) == 1 else b"".join(parts)
         finally:
             os.close(handle)
     except OSError as error:

@@ -6,7 +6,7 @@ The caller holds the tree (`journal.held`). Never asks, never prints.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,17 +34,22 @@ def apply(made: list[Plan], lock_path: Path | None, *, allow_dirty: bool = False
         )
     writes: list[journal.Write] = []
     for plan, path in zip(changing, locks, strict=True):
-        known = lock.load(path, plan.tree.name)
+        known = lock.load(path, _tree_of(plan.tree, path))
         if not allow_dirty:
             _refuse_dirty(plan.tree, {c.file: c.before for c in plan.changes}, known)
         writes += [_write_of_change(plan.tree, change) for change in plan.changes]
-        writes.append(_write_of(path, _locked(plan, known).dump()))
+        writes.append(_write_of(path, _locked(plan, known, _tree_of(plan.tree, path)).dump()))
     journal.write(changing[0].tree, writes)
     return [_read_back(plan) for plan in made]
 
 
 def _lock_of(of: Tree, lock_path: Path | None) -> Path:
     return lock_path.absolute() if lock_path else of.home / lock.NAME
+
+
+def _tree_of(of: Tree, path: Path) -> str:
+    """What the lock at that path calls the tree: its place from there."""
+    return Path(os.path.relpath(of.package, path.parent)).as_posix()
 
 
 def _write_of_change(of: Tree, change: Change) -> journal.Write:
@@ -56,7 +61,7 @@ def _write_of(path: Path, data: bytes | None) -> journal.Write:
     return journal.Write(path, before, data)
 
 
-def _locked(made: Plan, known: lock.Lock | None) -> lock.Lock:
+def _locked(made: Plan, known: lock.Lock | None, name: str) -> lock.Lock:
     """The lock after the plan: earlier entries moved along, new splices chained onto theirs."""
     rows = {row.rule: row for row in made.sites}
     entries = {(e.site, e.file, e.scope): e for e in (known.entries if known else ())}
@@ -81,7 +86,7 @@ def _locked(made: Plan, known: lock.Lock | None) -> lock.Lock:
             splices = tuple(sorted((*old, *fresh), key=lambda s: s.at))
             entries[key] = lock.Entry(row.site, change.file, row.scope, row.form, start, after, splices)
     digest = journal.digest(made.pack.text.encode())[:16]
-    return lock.Lock(made.tree.name, made.pack.name, digest, tuple(entries.values()))
+    return lock.Lock(name, made.pack.name, digest, tuple(entries.values()))
 
 
 def _current(of: Tree, entry: lock.Entry, change: Change, before: str) -> lock.Entry:
@@ -148,7 +153,18 @@ def _refuse_dirty(of: Tree, files: Mapping[str, bytes], known: lock.Lock | None)
 
     try:
         result = subprocess.run(
-            ["git", "-C", str(of.root), "status", "--porcelain", "-z", "-uall", "--", *names],
+            [
+                "git",
+                "--literal-pathspecs",
+                "-C",
+                str(of.root),
+                "status",
+                "--porcelain",
+                "-z",
+                "-uall",
+                "--",
+                *names,
+            ],
             capture_output=True,
             check=False,
         )
@@ -188,7 +204,7 @@ class Reverting(NamedTuple):
 def plan_revert(of: Tree, lock_path: Path | None, options: Options = Options()) -> Reverting:  # noqa: B008
     """The inverse of what the lock says, on the tree as it is now. Raises MuhmodError."""
     path = _lock_of(of, lock_path)
-    known = lock.load(path, of.name)
+    known = lock.load(path, _tree_of(of, path))
     if known is None:
         raise RefusedError(f"there is no {path.name} beside {of.name}/: nothing to revert")
     sites = {entry.site for entry in known.entries}
@@ -201,20 +217,24 @@ def plan_revert(of: Tree, lock_path: Path | None, options: Options = Options()) 
         if (not options.select or e.site in options.select) and e.site not in options.ignore
     ]
     rows: list[SiteReport] = []
-    files = []
+    files: list[tuple[str, bytes, bytes]] = []
+    rest = [entry for entry in known.entries if entry not in chosen]
     for file in sorted({entry.file for entry in chosen}):
         group = [entry for entry in chosen if entry.file == file]
+        staying = [entry for entry in rest if entry.file == file]
         try:
-            data, back, found = _reverted(of, file, group)
+            data, back, lines, moved = _reverted(of, file, group, staying)
         except MuhmodError as error:
             rows += [_revert_row(e, "drifted", error.message, error.code) for e in group]
             continue
-        files.append((file, data, back))
-        rows += [_revert_row(e, "pending", "", 0, line) for e, line in zip(group, found, strict=True)]
-    rest = known._replace(entries=tuple(e for e in known.entries if e not in chosen))
-    rest = _kept_offsets(rest, chosen, files)
+        rest = [entry for entry in rest if entry not in staying] + moved
+        if data != back:
+            files.append((file, data, back))
+        state: State = "pending" if data != back else "already"
+        why = "" if data != back else "the file is as it was before it was written"
+        rows += [_revert_row(e, state, why, 0, line) for e, line in zip(group, lines, strict=True)]
     rows.sort(key=lambda row: (row.site, row.file))
-    return Reverting(of, tuple(rows), tuple(files), rest, path)
+    return Reverting(of, tuple(rows), tuple(files), known._replace(entries=tuple(rest)), path)
 
 
 def _revert_row(entry: lock.Entry, state: State, reason: str, code: int, line: int = 0) -> SiteReport:
@@ -227,27 +247,43 @@ def _revert_row(entry: lock.Entry, state: State, reason: str, code: int, line: i
     )  # fmt: skip
 
 
-def _reverted(of: Tree, file: str, entries: list[lock.Entry]) -> tuple[bytes, bytes, list[int]]:
+def _reverted(
+    of: Tree, file: str, entries: list[lock.Entry], staying: list[lock.Entry]
+) -> tuple[bytes, bytes, list[int], list[lock.Entry]]:
+    """Old bytes, new bytes, the line of each entry, and the entries that stay, moved along."""
     data = tree.read(of, file)
     text = tree.decode(data, file)
     exact = journal.digest(data)
+    if all(entry.before == exact for entry in entries):
+        return data, data, [1] * len(entries), []
     module = Module(text.text)
-    spans: list[tuple[int, lock.Splice]] = []
-    lines = []
-    for entry in entries:
-        places = []
-        for splice in entry.splices:
-            at = splice.at if exact == entry.after else _find_again(module, entry, splice)
-            if text.text[at : at + len(splice.new)] != splice.new:
-                raise RefusedError(f"{entry.site} was edited since it was written: {file}")
-            places.append((at, splice))
-        spans += places
-        lines.append(module.line_of(places[0][0]) if places else 1)
+    places = [_places(module, entry, exact) for entry in entries]
+    undone = sorted((at, splice) for row in places for at, splice in row)
     back = text.text
-    for at, splice in sorted(spans, key=lambda s: -s[0]):
+    for at, splice in reversed(undone):
         back = back[:at] + splice.old + back[at + len(splice.new) :]
     Module(back)
-    return data, text.encode(back), lines
+    after = text.encode(back)
+    moved = []
+    for entry in staying:
+        splices = tuple(
+            splice._replace(at=at + sum(len(s.old) - len(s.new) for before, s in undone if before < at))
+            for at, splice in _places(module, entry, exact)
+        )
+        moved.append(entry._replace(after=journal.digest(after), splices=splices))
+    lines = [module.line_of(row[0][0]) if row else 1 for row in places]
+    return data, after, lines, moved
+
+
+def _places(module: Module, entry: lock.Entry, exact: str) -> list[tuple[int, lock.Splice]]:
+    """Where an entry's splices stand now. Raises RefusedError where one was edited."""
+    found = []
+    for splice in entry.splices:
+        at = splice.at if exact == entry.after else _find_again(module, entry, splice)
+        if module.text[at : at + len(splice.new)] != splice.new:
+            raise RefusedError(f"{entry.site} was edited since it was written: {entry.file}")
+        found.append((at, splice))
+    return found
 
 
 def _find_again(module: Module, entry: lock.Entry, splice: lock.Splice) -> int:
@@ -262,34 +298,10 @@ def _find_again(module: Module, entry: lock.Entry, splice: lock.Splice) -> int:
     return first + len(splice.head)
 
 
-def _kept_offsets(
-    rest: lock.Lock, chosen: Iterable[lock.Entry], files: Iterable[tuple[str, bytes, bytes]]
-) -> lock.Lock:
-    """Entries that stay in a file that a partial revert writes: their splices move with it."""
-    after = {file: journal.digest(back) for file, _, back in files}
-    undone = [(e.file, s) for e in chosen for s in e.splices]
-
-    def moved(entry: lock.Entry) -> lock.Entry:
-        if entry.file not in after:
-            return entry
-        splices = tuple(
-            splice._replace(
-                at=splice.at
-                + sum(
-                    len(s.old) - len(s.new) for file, s in undone if file == entry.file and s.at < splice.at
-                ),
-            )
-            for splice in entry.splices
-        )
-        return entry._replace(after=after[entry.file], splices=splices)
-
-    return rest._replace(entries=tuple(moved(entry) for entry in rest.entries))
-
-
 def revert(made: Reverting, *, allow_dirty: bool = False) -> Reverting:
     """Write a revert, all or none. The caller holds the tree. Raises MuhmodError."""
     if not allow_dirty:
-        known = lock.load(made.lock_path, made.tree.name)
+        known = lock.load(made.lock_path, _tree_of(made.tree, made.lock_path))
         _refuse_dirty(made.tree, {file: data for file, data, _ in made.files}, known)
     writes = [
         journal.Write(made.tree.package / file, journal.digest(data), back) for file, data, back in made.files

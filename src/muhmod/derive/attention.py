@@ -231,6 +231,8 @@ def attention_configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...
     BLOCK_N > BLOCK_M the kernel drops the causal mask where the length is a multiple of the tile
     (measured on an H200).
     """
+    if ask.literal is not None:
+        raise LimitError("a list of configurations has no single value")
     c = card(work)
     work.step(
         f"shared memory is (BLOCK_M*{c.head_dim} + {c.head_dim}*BLOCK_N)*{c.element} + BLOCK_M*8, "

@@ -15,7 +15,9 @@ def shared_memory(work: Work, ask: Ask) -> int:
         work.step(f"the pack chooses this candidate: {fact.chosen}")
     for rival in fact.rivals:
         work.step(f"disputed: {rival.value:,} B ({rival.status}: {rival.source})")
-    if ask.literal is not None and isinstance(ask.literal, int):
+    if ask.literal is not None:
+        if type(ask.literal) is not int or ask.literal < 1:
+            raise LimitError(f"{ask.literal!r} is no number of bytes")
         if ask.literal > value:
             raise LimitError(f"{ask.literal:,} B is over the {value:,} B of a block")
         return ask.literal

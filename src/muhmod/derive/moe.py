@@ -39,7 +39,7 @@ def moe_block_m(work: Work, ask: Ask) -> int:
     )
     if ask.literal is not None:
         literal = ask.literal
-        if not isinstance(literal, int) or literal < SMALLEST or literal & (literal - 1):
-            raise LimitError(f"BLOCK_SIZE_M = {literal}: tl.dot needs a power of two >= {SMALLEST}")
+        if type(literal) is not int or not SMALLEST <= literal <= 1024 or literal & (literal - 1):
+            raise LimitError(f"BLOCK_SIZE_M = {literal}: tl.dot needs a power of two, {SMALLEST} to 1024")
         return literal
     return int(value)

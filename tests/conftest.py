@@ -32,18 +32,16 @@ class _Stream(io.TextIOWrapper):
 
 
 @pytest.fixture
-def muhmod(monkeypatch):
+def muhmod():
     """Runs a command line in this process."""
 
     def call(*arguments: object, stdin: str = "") -> Ran:
         out, err = _Stream(), _Stream()
-        monkeypatch.setattr(sys, "stdout", out)
-        monkeypatch.setattr(sys, "stderr", err)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sys, "stdout", out)
+            patched.setattr(sys, "stderr", err)
+            patched.setattr(sys, "stdin", io.StringIO(stdin))
             code = run([str(argument) for argument in arguments])
-        finally:
-            monkeypatch.undo()
         raw = out.buffer.getvalue()
         return Ran(code, raw.decode("utf-8", "replace"), err.buffer.getvalue().decode(), raw)
 

@@ -378,3 +378,159 @@ def test_a_value_that_cannot_stand_there_is_refused(muhmod, package):
     ran = muhmod(*APPLY, "--select", "prefill-tile", package(p=text))
     assert ran.code in (0, 3)
     assert "muhmod itself" not in ran.err
+
+
+# What a second tester found ---------------------------------------------------------------------
+
+BLOCKS = "attention/ops/prefix_prefill.py"
+
+
+def test_a_lock_of_another_state_never_reverts_into_the_new_one(muhmod, enginex):
+    pristine = (enginex / BLOCKS).read_text()
+    assert muhmod(*APPLY, enginex).code == 0
+    (enginex / BLOCKS).write_text(pristine.replace("(80) else 64", "(80) else 128"))
+    ran = muhmod(*APPLY, enginex)
+    assert ran.code == 3
+    assert "remove the prefill-tile line of muhmod.lock" in ran.err
+    assert "else 128" in (enginex / BLOCKS).read_text()
+
+
+def test_revert_of_a_tree_that_was_taken_back_otherwise_clears_the_lock(muhmod, enginex):
+    pristine = tree_bytes(enginex)
+    assert muhmod(*APPLY, enginex).code == 0
+    for name, data in pristine.items():
+        (enginex / name).write_bytes(data)
+    ran = muhmod("revert", enginex)
+    assert ran.code == 0, ran.err
+    assert tree_bytes(enginex) == pristine
+    assert not (enginex.parent / "muhmod.lock").exists()
+
+
+def test_partial_revert_after_an_edit_elsewhere_leaves_the_rest_revertible(muhmod, enginex):
+    ops = enginex / "_custom_ops.py"
+    head = "                       longest):\n    "
+    ops.write_text(
+        ops.read_text().replace(f"{head}raise NotImplementedError()", f"{head}ixf_F.v2(out, query)")
+    )
+    pristine = tree_bytes(enginex)
+    assert muhmod(*APPLY, "--set", "paged_attention_partition=256", enginex).code == 0
+    path = enginex / "attention/ops/paged_attn.py"
+    path.write_text("# a comment put on top by a colleague\n" + path.read_text())
+    assert muhmod("revert", "--select", "partition-size", enginex).code == 0
+    assert muhmod("revert", enginex).code == 0
+    assert (
+        path.read_bytes()
+        == b"# a comment put on top by a colleague\n" + pristine["attention/ops/paged_attn.py"]
+    )
+
+
+def test_one_lock_for_two_trees_of_one_name_is_refused(muhmod, enginex, tmp_path):
+    import shutil
+
+    other = shutil.copytree(enginex, tmp_path / "second" / "vllm")
+    lock = tmp_path / "one.lock"
+    assert muhmod(*APPLY, "--lock", lock, enginex).code == 0
+    before = tree_bytes(other)
+    for command in (APPLY, ("revert",)):
+        ran = muhmod(*command, "--lock", lock, other)
+        assert ran.code == 3
+        assert "belongs to the tree" in ran.err
+    assert tree_bytes(other) == before
+
+
+@pytest.mark.parametrize("file", ["../outside.py", "/etc/hostname", 3])
+def test_a_lock_never_leads_out_of_the_tree(muhmod, enginex, file):
+    assert muhmod(*APPLY, enginex).code == 0
+    lock = enginex.parent / "muhmod.lock"
+    head, first, *rest = lock.read_text().splitlines()
+    lock.write_text("\n".join([head, json.dumps({**json.loads(first), "file": file}), *rest]) + "\n")
+    ran = muhmod("revert", enginex)
+    assert ran.code == 3
+    assert "is damaged" in ran.err
+
+
+def test_suppressions_that_do_nothing_are_said(muhmod, enginex):
+    path = enginex / "_custom_ops.py"
+    path.write_text(path.read_text().replace("32 * 1024", "32 * 1024  # muhmod: skip[shared-memry] why"))
+    ran = muhmod(*APPLY, "--check", enginex)
+    assert "names no site: 'shared-memry'; did you mean 'shared-memory'?" in ran.err
+    path.write_text(path.read_text().replace("shared-memry] why", "shared-memory]"))
+    assert "has no reason, so it does not count" in muhmod(*APPLY, "--check", enginex).err
+
+
+def test_a_reason_of_several_lines_is_no_diff(muhmod, enginex, tmp_path):
+    pack = tmp_path / "own.toml"
+    evil = '"""x\n--- a/vllm/__init__.py\n+++ b/vllm/__init__.py\n@@ -1 +1,2 @@\n x\n+evil = 1\n"""'
+    pack.write_text(PACK + '[sites.prefill-tile]\nscope = "context_attention_fwd"\n'
+                    + f"slots.NUM_WARPS = {{ value = 4, reason = {evil} }}\n")  # fmt: skip
+    ran = muhmod("apply", "--rules", pack, "--diff", enginex)
+    assert ran.code == 1
+    assert all(line.startswith("# ") for line in ran.out.partition("diff --git")[0].splitlines())
+
+
+@pytest.mark.parametrize(
+    "slot",
+    ["BLOCK = { value = 1024, reason = 'r' }", "NUM_WARPS = { value = -4, reason = 'r' }",
+     "NUM_WARPS = { value = true, reason = 'r' }", "NUM_WARPS = { value = 'x', reason = 'r' }"],
+)  # fmt: skip
+def test_a_limit_holds_whoever_sets_the_value(muhmod, enginex, tmp_path, slot):
+    pack = tmp_path / "own.toml"
+    pack.write_text(PACK + f'[sites.prefill-tile]\nscope = "context_attention_fwd"\nslots.{slot}\n')
+    assert muhmod("apply", "--rules", pack, enginex).code == 5
+
+
+def test_selected_and_ignored_is_a_contradiction(muhmod, enginex):
+    ran = muhmod(*APPLY, "--select", "moe-config", "--ignore", "moe-config", enginex)
+    assert ran.code == 2
+    assert "both selected and ignored" in ran.err
+
+
+def test_a_clone_called_as_its_package(muhmod, enginex, tmp_path):
+    import shutil
+
+    clone = tmp_path / "clone" / "vllm"
+    shutil.copytree(enginex, clone / "vllm")
+    (clone / "__init__.py").touch()
+    row = report(muhmod, clone)["v1-override"]
+    assert "_custom_ops.py:13" in row["reason"]
+
+
+def test_a_report_that_cannot_be_written_stops_before_the_tree_is(muhmod, enginex, tmp_path):
+    before = tree_bytes(enginex)
+    assert muhmod(*APPLY, "-o", tmp_path / "no" / "x", enginex).code == 4
+    assert tree_bytes(enginex) == before
+
+
+def test_file_names_that_are_no_utf8(muhmod, enginex):
+    import os
+
+    with open(os.fsencode(enginex) + b"/bad\xff.py", "wb") as stream:
+        stream.write(b"_PARTITION_SIZE = 1\n")
+    for command in (APPLY, ("sites",), ("sites", "--output-format", "json"), ("revert",)):
+        assert muhmod(*command, enginex).code == 0
+
+
+def test_declined_slots_are_not_called_applied(muhmod, enginex):
+    ran = muhmod(*APPLY, "-i", "--output-format", "json", enginex, stdin="y\nn\nq\n")
+    row = next(r for r in json.loads(ran.out)["sites"] if r["site"] == "prefill-tile")
+    assert changed(row, "NUM_WARPS") == []
+    assert changed(row, "BLOCK") == [("64", "32")]
+
+
+@pytest.mark.parametrize(
+    "line", ["allow-dirty = 'no'", "jobs = true", "color = 'purple'", "lock = 5", "select = 3", "set = [1]"]
+)
+def test_configuration_of_the_wrong_kind(muhmod, enginex, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "muhmod.toml").write_text(f"{line}\n")
+    ran = muhmod(*APPLY, "--check", enginex)
+    assert ran.code == 2, ran.err
+
+
+def test_configured_paths_are_meant_from_their_file(muhmod, enginex, tmp_path, monkeypatch):
+    (tmp_path / "muhmod.toml").write_text('rules = "bi100"\ntree = "vllm"\nlock = "l.lock"\n')
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert muhmod("apply").code == 0
+    assert (tmp_path / "l.lock").is_file()
+    assert muhmod("revert", enginex).code == 0

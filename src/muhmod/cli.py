@@ -803,7 +803,7 @@ def revert(tree_path: str, **given: Any) -> int:
     from muhmod.engine import Options
 
     settings = _Settings(given)
-    of = tree.locate(tree_path, ("vllm",))
+    of = tree.locate(tree_path, ("vllm", "sglang", "aphrodite", Path(tree_path).resolve().name))
     mode = given["mode"] or "write"
     refusal = ""
     with _writing([of], mode):

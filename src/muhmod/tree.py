@@ -73,7 +73,9 @@ def locate(path: str, packages: tuple[str, ...]) -> Tree:
 def _package(top: Path, path: str, packages: tuple[str, ...]) -> Path:
     for name in packages:
         inner = top / name
-        if inner.is_dir() and top.name != name and _has_python(inner):
+        # A clone is often called as the package in it.
+        nested = (inner / "__init__.py").is_file()
+        if inner.is_dir() and (top.name != name or nested) and _has_python(inner):
             if inner.is_symlink():
                 raise UsageError(
                     f"{path}/{name} is a link out of {path}", f"give its target: {inner.resolve()}"

@@ -119,6 +119,9 @@ class _Frame:
     def _node_at(self, start: int, end: int) -> cst.BaseExpression:
         if (start, end) == (0, len(self.source)) and self.prefix:
             return self._whole()
+        last = self._value() if end == len(self.source) else None
+        if last is not None and self.module.code_for_node(last) == self.source[start:end]:
+            return last
         code = self.module.code
         shift = len(self.prefix)
         first = len(code[: start + shift].encode())
@@ -129,6 +132,13 @@ class _Frame:
             if span.start == first and span.length == length and isinstance(node, cst.BaseExpression):
                 return node
         raise _disagree(code[start + shift : end + shift])
+
+    def _value(self) -> cst.BaseExpression | None:
+        """What the statement binds or returns: the node that most edits are about."""
+        match self.module.body:
+            case [cst.SimpleStatementLine(body=[cst.Assign() | cst.AnnAssign() | cst.Return() as statement])]:
+                return statement.value
+        return None
 
     def _whole(self) -> cst.BaseExpression:
         """The one expression of the segment, without looking for its place."""
@@ -201,7 +211,7 @@ def _entries(node: cst.BaseExpression, edit: Edit) -> cst.BaseExpression:
 
     rows: list[tuple[cst.BaseParenthesizableWhitespace, cst.BaseExpression]] = []
     carried: list[cst.BaseParenthesizableWhitespace] = []
-    template = _template(elements, keep)
+    template = _template(elements, keep).visit(_Uncommented()) if added else None
     for element, lead, kept in zip(elements, leads, keep, strict=True):
         carried.append(lead)
         if kept:
@@ -212,7 +222,7 @@ def _entries(node: cst.BaseExpression, edit: Edit) -> cst.BaseExpression:
         # What stands behind the last entry of old stays behind it, before the new ones.
         behind = _joined([*carried, end])
         first = _set_off(behind, plain) if rows else behind
-        rows += [(plain, _clone(template, entry)) for entry in added]
+        rows += [(plain, _clone(cst.ensure_type(template, cst.Call), entry)) for entry in added]
         rows[-len(added)] = (first, rows[-len(added)][1])
         end = _without_comments(end)
         carried = []
@@ -330,8 +340,7 @@ def _clone(template: cst.BaseExpression, entry: Entry) -> cst.BaseExpression:
             for name, value in entry.options:
                 if name not in held:
                     arguments = _with_option(arguments, name, value)
-            clone = template.with_changes(args=arguments)
-            return cst.ensure_type(clone.visit(_Uncommented()), cst.Call)
+            return template.with_changes(args=arguments)
     raise _disagree("the list's entries")
 
 

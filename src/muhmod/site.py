@@ -37,6 +37,7 @@ class Module:
     def _set(self, text: str, parsed: ast.Module) -> None:
         self.text = text
         self.tree = parsed
+        self._scopes: list[Scope] | None = None
         self._ascii = text.isascii()
         self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
 
@@ -105,8 +106,9 @@ class Module:
 
     def scopes(self) -> Iterator[Scope]:
         """The module, then every class and function in source order, outer before inner."""
-        yield Scope(MODULE_SCOPE, None)
-        yield from _definitions(self.tree.body, "")
+        if self._scopes is None:
+            self._scopes = [Scope(MODULE_SCOPE, None), *_definitions(self.tree.body, "")]
+        yield from self._scopes
 
     def scopes_at(self, lines: list[int]) -> list[Scope]:
         """The innermost scope around each line, each scope once, in source order."""
@@ -270,6 +272,12 @@ def dotted(node: ast.expr) -> str:
     return ""
 
 
+_SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Import, ast.ImportFrom,
+           ast.Assert, ast.Raise, ast.Pass, ast.Delete)  # fmt: skip
+# Statements whose inner statements are not those of the block around.
+_NO_BLOCKS = (*_SIMPLE, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
 def bodies(statement: ast.stmt | ast.ExceptHandler | ast.match_case) -> Iterator[list[ast.stmt]]:
     """The statement lists directly inside a compound statement."""
     for field in ("body", "orelse", "finalbody"):
@@ -285,7 +293,7 @@ def statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Every statement of a block, nested blocks included, but not of nested definitions."""
     for statement in block:
         yield statement
-        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        if not isinstance(statement, _NO_BLOCKS):
             for inner in bodies(statement):
                 yield from statements(inner)
 
@@ -306,7 +314,7 @@ def _definitions(block: list[ast.stmt], prefix: str) -> Iterator[Scope]:
             path = f"{prefix}{statement.name}"
             yield Scope(path, statement)
             yield from _definitions(statement.body, f"{path}.")
-        else:
+        elif not isinstance(statement, _SIMPLE):
             for inner in bodies(statement):
                 yield from _definitions(inner, prefix)
 

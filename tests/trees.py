@@ -50,7 +50,7 @@ def _fetch(version: str) -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
     for attempt in range(3):
         try:
-            finder = PackageFinder(index_urls=["https://pypi.org/simple/"])
+            finder = PackageFinder(index_urls=[_index()])
             links = [m.link for m in finder.find_matches(f"vllm=={version}", allow_prereleases=True)]
             link = next(link for link in links if link.filename.endswith(".tar.gz"))
             data = finder.session.get(link.normalized).content
@@ -65,6 +65,13 @@ def _fetch(version: str) -> None:
     with tarfile.open(archive) as opened:
         safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         opened.extractall(CACHE, **safely)
+
+
+def _index() -> str:
+    """The package index that pip uses here."""
+    from pip._internal.models.index import PyPI
+
+    return os.environ.get("PIP_INDEX_URL", PyPI.simple_url)
 
 
 def enginex() -> Path:

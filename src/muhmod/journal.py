@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,8 @@ from muhmod.tree import Tree
 SCHEMA = "muhmod/journal/1"
 FOLDER = ".muhmod-journal"
 _PLAN = "plan.json"
+# How often another muhmod's lock is asked for, 50 ms apart.
+_PATIENCE = 20
 
 
 class Write(NamedTuple):
@@ -47,12 +50,17 @@ def held(tree: Tree) -> Iterator[None]:
     except OSError as error:
         raise FileError(f"cannot open {tree.home.name}/: {error.strerror}") from None
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        # A writing child of a muhmod that was killed needs a moment to finish.
+        for _ in range(_PATIENCE):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.05)
+        else:
             raise RefusedError(
                 f"another muhmod is writing beside {tree.name}/", "wait for it, then run again"
-            ) from None
+            )
         yield
     finally:
         os.close(handle)

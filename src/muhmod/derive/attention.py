@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
-from muhmod.derive.arms import apply_transforms, certain, possible
+from muhmod.derive.arms import apply_transforms, certain, holds, possible
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import LimitError
 from muhmod.model import Arrival, Entry, Scalar
@@ -57,11 +57,15 @@ def prefill_block(work: Work, ask: Ask) -> int:
             f"with {element} B an element",
             "tl.dot needs tiles of 16; another dtype or another card is needed",
         )
+    warned: set[int] = set()
     for arrival in ask.arrivals:
         at_kernel = apply_transforms(value, arrival, work)
-        if at_kernel is not None and at_kernel < DOT_MINIMUM and not certain(arrival, work):
+        if at_kernel is None or at_kernel in warned or certain(arrival, work):
+            continue
+        if at_kernel < DOT_MINIMUM:
+            warned.add(at_kernel)
             work.warnings.append(
-                f"where {_path(arrival)}, the source makes {value} into {at_kernel}, "
+                f"where {_path(arrival, work)}, the source makes {value} into {at_kernel}, "
                 f"under the {DOT_MINIMUM} that tl.dot needs"
             )
     return value
@@ -99,14 +103,17 @@ def _maybe_fits(
         if tile is None and possible(arrival, work):
             raise LimitError(f"what the source makes of BLOCK = {literal} is not known")
         if tile is not None and tile not in sure and smem_bytes(tile, tile, head_dim, element) > limit:
-            work.step(f"{literal}: where {_path(arrival)}, the kernel gets {tile}, and that does not fit")
+            work.step(
+                f"{literal}: where {_path(arrival, work)}, the kernel gets {tile}, and that does not fit"
+            )
             return False
     return True
 
 
-def _path(arrival: Arrival) -> str:
-    """The tests on the way, as one condition."""
-    return " and ".join(c.test if c.taken else f"not ({c.test})" for c in arrival.conditions)
+def _path(arrival: Arrival, work: Work) -> str:
+    """The tests on the way that are not known to be passed, as one condition."""
+    tests = [c for c in arrival.conditions if holds(c.test, work) is not c.taken]
+    return " and ".join(c.test if c.taken else f"not ({c.test})" for c in tests)
 
 
 def prefill_warps(work: Work, ask: Ask) -> int:

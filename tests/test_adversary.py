@@ -479,6 +479,19 @@ def test_a_limit_holds_whoever_sets_the_value(muhmod, enginex, tmp_path, slot):
     assert muhmod("apply", "--rules", pack, enginex).code == 5
 
 
+@pytest.mark.parametrize(
+    "slot", ["BLOCK = { derive = 'attention_configs' }", "BLOCK = { derive = 'moe_block_m' }",
+             "num_stages = { derive = 'attention_configs' }"],
+)  # fmt: skip
+def test_a_derivation_of_another_slot_is_refused(muhmod, enginex, tmp_path, slot):
+    pack = tmp_path / "own.toml"
+    pack.write_text(PACK + f'[sites.prefill-tile]\nscope = "context_attention_fwd"\nslots.{slot}\n')
+    for command in (("apply", "--rules", pack, enginex), ("rules", "validate", pack)):
+        ran = muhmod(*command)
+        assert ran.code == 2
+        assert "derives no value of this slot" in ran.err
+
+
 def test_selected_and_ignored_is_a_contradiction(muhmod, enginex):
     ran = muhmod(*APPLY, "--select", "moe-config", "--ignore", "moe-config", enginex)
     assert ran.code == 2

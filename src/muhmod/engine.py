@@ -23,7 +23,7 @@ from muhmod.model import (
     Slot,
     SlotReport,
 )
-from muhmod.rulebook import Pack, Rule
+from muhmod.rulebook import Pack, Rule, natural_derivation
 from muhmod.site import MODULE_SCOPE, Definition, Module, dotted
 from muhmod.tree import Text, Tree
 
@@ -171,12 +171,17 @@ def check_names(pack: Pack, options: Options) -> None:
     """--select and --ignore name rules or sites of the pack; rules name sites and derivations."""
     for rule in pack.rules:
         catalog.check(rule.site)
-        for slot in rule.slots.values():
+        for name, slot in rule.slots.items():
+            where = f"{Path(pack.path).name}: [sites.{rule.name}] {name}"
             if slot.derive not in derive.DERIVATIONS:
                 raise UsageError(
-                    f"{Path(pack.path).name}: [sites.{rule.name}] unknown derivation "
-                    f"{slot.derive!r}{nearest(slot.derive, derive.DERIVATIONS)}"
+                    f"{where}: unknown derivation {slot.derive!r}{nearest(slot.derive, derive.DERIVATIONS)}"
                 )
+            natural = natural_derivation(name)
+            if slot.derive != (natural or slot.derive) or (slot.derive == "attention_configs") != (
+                name == "configs"
+            ):
+                raise UsageError(f"{where}: {slot.derive} derives no value of this slot")
     known = {rule.name for rule in pack.rules} | {rule.site for rule in pack.rules}
     for name in (*options.select, *options.ignore):
         if name not in known:

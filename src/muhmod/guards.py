@@ -296,13 +296,6 @@ def _says_not_implemented(value: ast.expr | None) -> bool:
     return name in ("NotImplemented", "NotImplementedError")
 
 
-def _is_nothing(statement: ast.stmt) -> bool:
-    """pass, `...`, a docstring."""
-    return isinstance(statement, ast.Pass) or (
-        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    )
-
-
 _TALK = {"debug", "info", "warn", "warning", "error", "critical", "exception", "log", "print",
          "warn_once", "warning_once", "info_once"}  # fmt: skip
 

@@ -66,11 +66,6 @@ def held(tree: Tree) -> Iterator[None]:
         os.close(handle)
 
 
-def pending_file(folder: Path) -> Path:
-    """The plan of a journal folder."""
-    return folder / _PLAN
-
-
 def pending(tree: Tree) -> bool:
     """Whether an earlier write was interrupted after its plan was put down."""
     return pending_at(tree.home)
@@ -107,7 +102,6 @@ def write(tree: Tree, writes: list[Write]) -> None:
             "free space or permission there; nothing was written",
         ) from None
     _shielded(folder)
-    _clear(folder)
 
 
 def _stage(folder: Path, writes: list[Write]) -> None:
@@ -158,9 +152,9 @@ def _shielded(folder: Path) -> None:
             interrupted = True
         except ChildProcessError:
             # It was reaped just as the interrupt came: what it left tells how it ended.
-            status = int(pending_file(folder).exists())
+            status = int((folder / _PLAN).exists())
             break
-    if os.WIFSIGNALED(status) and pending_file(folder).exists():
+    if os.WIFSIGNALED(status) and (folder / _PLAN).exists():
         # The child was killed: what it began is finished here.
         _perform(folder)
         status = 0

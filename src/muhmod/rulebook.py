@@ -22,15 +22,18 @@ else:
     import tomli as tomllib
 
 RULES_SCHEMA = "muhmod/rules/1"
+ARCHITECTURES = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "cdna3", "ivcore")
 
 # Fact: (unit, least, most) for numbers; (unit, allowed values) for words; ("bool",) for flags.
 QUANTITIES: dict[str, tuple[Any, ...]] = {
     "platform": ("platform", ("cuda", "rocm", "cpu", "xpu", "hpu", "tpu")),
+    "architecture": ("generation", ARCHITECTURES),
     "compute_capability": ("major*10+minor", 10, 200),
     "warp_size": ("threads", 8, 128),
     "sm_count": ("multiprocessors", 1, 1024),
     "smem_per_block": ("bytes", 1024, 2**22),
     "smem_per_sm": ("bytes", 1024, 2**22),
+    "smem_reserved": ("bytes", 0, 2**16),
     "memory_bandwidth": ("GB/s", 1, 100_000),
     "memory_latency": ("ns", 1, 100_000),
     "registers_per_sm": ("32-bit registers", 1024, 2**22),
@@ -39,8 +42,12 @@ QUANTITIES: dict[str, tuple[Any, ...]] = {
     "max_threads_per_sm": ("threads", 32, 8192),
     "max_blocks_per_sm": ("blocks", 1, 256),
     "l2_cache": ("bytes", 1024, 2**34),
+    "l2_bandwidth_per_sm": ("GB/s", 1, 10_000),
     "peak_fp16": ("TFLOP/s", 0.1, 100_000),
     "kernel_launch": ("us", 0.01, 10_000),
+    "block_start": ("ns", 1, 1_000_000),
+    "block_exit": ("ns", 1, 1_000_000),
+    "block_launch": ("ns", 0.001, 10_000),
     "async_copy": ("bool",),
     "device_memory": ("bytes", 2**20, 2**50),
     "paged_attention_partition": ("tokens", 16, 65536),

@@ -78,7 +78,7 @@ def test_one_module_knows_each_library(library, owner):
 
 
 def test_derivations_do_no_input_or_output():
-    for path in (ROOT / "src" / "muhmod" / "derive").glob("*.py"):
+    for path in (ROOT / "src" / "muhmod" / "derive").rglob("*.py"):
         assert "open(" not in path.read_text()
         for name, _ in _imports(path):
             assert name.split(".")[0] not in ("os", "pathlib", "subprocess", "libcst"), f"{path.name}: {name}"

@@ -664,11 +664,19 @@ def _explain_derived(target: str, pack: Pack, settings: _Settings) -> int:
 
 @cli.command(name="derive")
 @_RULES
+@click.option(
+    "--kernel", metavar="K", help="One kernel for one workload: fused_moe, attn_fwd, prefix_prefill."
+)
+@click.option(
+    "--shape", metavar="KEY=VALUE,…", help="The workload, e.g. M=64,E=128,N=768,K=2048,topk=8,dtype=bf16."
+)
 @_NARROW
 @_OUTPUT
 def derive_(**given: Any) -> int:
     """The pack's derived values with their derivations; needs no tree."""
     settings = _Settings(given)
+    if given["kernel"] or given["shape"]:
+        return _derive_kernel(settings)
     pack = settings.pack(reading=True)
     options = settings.options()
     from muhmod import engine
@@ -681,6 +689,35 @@ def derive_(**given: Any) -> int:
         and not {rule.name, rule.site} & {*options.ignore}
     )
     _show_derived(pack, settings, names)
+    return 0
+
+
+def _derive_kernel(settings: _Settings) -> int:
+    """The configurations of one kernel for one workload, on a card without a pack or on a pack's."""
+    from muhmod import rulebook
+    from muhmod.derive import kernels
+
+    kernel, shape = settings.given["kernel"], settings.given["shape"]
+    if not kernel or not shape:
+        raise UsageError("--kernel and --shape go together", "e.g. --kernel fused_moe --shape M=64,E=128,…")
+    hardware = str(settings.get("hardware", "hardware", ""))
+    if settings.get("rules", "rules"):
+        facts = settings.pack().facts
+    elif hardware:
+        facts = rulebook.hardware(hardware, _words(settings.get("settings", "set", ())))
+    else:
+        raise UsageError("no card: give --hardware H", f"shipped: {', '.join(rulebook.builtin('hardware'))}")
+    chosen = kernels.derive(kernel, facts, shape)
+    out = _Out(settings)
+    if settings.format() == "json":
+        from muhmod import report
+
+        out.text(report.dump(report.chosen(chosen)))
+    else:
+        from muhmod import show
+
+        out.rich(partial(show.chosen, chosen=chosen))
+    out.close()
     return 0
 
 

@@ -1,18 +1,22 @@
-"""Reports for machines: JSON (muhmod/report/1, muhmod/sites/1, muhmod/derive/1), GitHub annotations."""
+"""Reports for machines: JSON (muhmod/report/1, sites/1, derive/1, kernel/1), GitHub annotations."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muhmod.model import Derived, Fact, Found, SiteReport, SlotReport
 from muhmod.rulebook import Pack
 from muhmod.tree import Tree
 
+if TYPE_CHECKING:
+    from muhmod.derive.kernels import Chosen
+
 REPORT_SCHEMA = "muhmod/report/1"
 SITES_SCHEMA = "muhmod/sites/1"
 DERIVE_SCHEMA = "muhmod/derive/1"
+KERNEL_SCHEMA = "muhmod/kernel/1"
 PACK_SCHEMA = "muhmod/pack/1"
 
 
@@ -56,6 +60,20 @@ def derived(rules: str, values: Iterable[tuple[str, str, str, Derived]]) -> dict
             {"site": site, "slot": slot, "case": case, "value": value.value, **_reasons(value)}
             for site, slot, case, value in values
         ],
+    }
+
+
+def chosen(found: Chosen) -> dict[str, Any]:
+    """The JSON of `muhmod derive --kernel`: `config`, or ranked `configs`, with the derivation."""
+    configs = list(found.configs)
+    return {
+        "schema": KERNEL_SCHEMA,
+        "command": "derive",
+        "kernel": found.kernel,
+        **({"configs": configs} if found.ranked else {"config": configs[0]}),
+        "kind": "heuristic",
+        "derivation": list(found.steps),
+        "facts": [_fact(fact) for fact in found.facts],
     }
 
 

@@ -218,6 +218,12 @@ def load_facts(name: str, kind: str) -> dict[str, tuple[Candidate, ...]]:
     return _facts(_read(_locate(name, kind, kind.rstrip("s"))))
 
 
+def hardware(name: str, settings: Iterable[str] = ()) -> Facts:
+    """The facts of one card alone (a shipped name or a path), with `fact=value` words over them."""
+    claims = load_facts(name, "hardware") | _settings(settings)
+    return Facts({key: QUANTITIES[key][0] for key in claims}, claims)
+
+
 def config(path: Path) -> dict[str, Any]:
     """The `[tool.muhmod]` table of a pyproject.toml, or all of a muhmod.toml; unknown keys are errors."""
     document = _read(path)

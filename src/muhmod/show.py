@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -11,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from muhmod.model import Candidate, Derived, Fact, Found, SiteReport, Slot, SlotReport
+
+if TYPE_CHECKING:
+    from muhmod.derive.kernels import Chosen
 
 _WIDTH = 118
 _STYLES = {
@@ -150,6 +154,18 @@ def derivations(out: Console, values: Iterable[tuple[str, str, str, Derived]]) -
         facts |= {fact.name: fact for fact in value.facts}
     out.print()
     for line in fact_lines(facts.values()):
+        _line(out, line)
+
+
+def chosen(out: Console, chosen: Chosen) -> None:
+    """The configurations of `muhmod derive --kernel`, best first, and why."""
+    for config in chosen.configs:
+        shown = "  ".join(f"{key} {value}" for key, value in config.items())
+        _line(out, f"{chosen.kernel}: {shown}  [heuristic]", style="bold")
+    for number, step in enumerate(chosen.steps, 1):
+        _line(out, f"  {number}. {step}")
+    out.print()
+    for line in fact_lines(chosen.facts):
         _line(out, line)
 
 

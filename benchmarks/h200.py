@@ -1,0 +1,261 @@
+"""What derived values are worth: held against our sweep of three Triton kernels on one NVIDIA H200.
+
+    python benchmarks/h200.py [--shapes]
+
+`data/h200` holds the sweep: bf16, torch 2.11, Triton 3.6, vLLM 0.6.3's kernels; columns `phase, shape,
+<configuration>, time_us, shared_bytes, n_regs, n_spills, rel_err, error`. A score is the best time in the
+grid over the time of the derived configuration, in percent; both GEMMs of a MoE layer are added. Where a shape
+was run again (`final`), those times count. Nothing here is needed to derive a value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from math import exp, log
+from pathlib import Path
+from typing import NamedTuple
+
+from muhmod import rulebook
+from muhmod.derive.kernels import attention, fused_moe
+from muhmod.derive.kernels.card import Card, card, warpgroups
+from muhmod.derive.work import Facts, Work
+
+DATA = Path(__file__).resolve().parent / "data" / "h200"
+MOE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
+ATTN = ("BLOCK_M", "BLOCK_N", "PRE_LOAD_V", "num_warps", "num_stages")
+PREFILL = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
+# Experts, intermediate size a device, hidden size, experts a token.
+MODELS = {
+    "qwen3-30b-a3b": (128, 768, 2048, 8),
+    "qwen3-30b-a3b-tp2": (128, 384, 2048, 8),
+    "mixtral-8x7b-tp2": (8, 7168, 4096, 2),
+}
+TOKENS = (1, 16, 64, 256, 1024, 4096)
+HEAD_DIMS = (64, 128, 256)
+# vLLM 0.6.3's autotune list (PRE_LOAD_V as 0 or 1) and its prefix_prefill setting.
+UPSTREAM_ATTN = [
+    (256, 64, 0, 8, 1), (128, 128, 0, 4, 1), (256, 128, 0, 8, 1), (128, 64, 0, 4, 1),
+    (128, 64, 1, 4, 1), (64, 64, 0, 8, 1), (32, 32, 0, 8, 1), (16, 16, 0, 4, 1),
+]  # fmt: skip
+UPSTREAM_PREFILL = (128, 128, 8, 1)
+
+Config = tuple[int, ...]
+
+
+class Row(NamedTuple):
+    """One measurement: microseconds (None where it did not run), bytes, and the note of a final row."""
+
+    final: bool
+    shape: str
+    config: Config
+    time: float | None
+    shared: int | None
+    note: str
+
+
+class Shape(NamedTuple):
+    """The times of one shape by configuration, the best of them, and the references by name."""
+
+    times: dict[Config, float]
+    best: float
+    references: dict[str, Config]
+
+    def score(self, config: Config) -> float:
+        """Percent of the best; 0 where the configuration was not measured."""
+        return 100 * self.best / self.times[config] if config in self.times else 0.0
+
+
+@cache
+def rows(name: str, keys: tuple[str, ...]) -> list[Row]:
+    """The rows of one file that were compiled."""
+    words = {"True": 1, "False": 0}
+    found = []
+    with gzip.open(DATA / f"{name}.csv.gz", "rt") as file:
+        for row in csv.DictReader(file):
+            if row["phase"] == "not compiled":
+                continue
+            final, note = row["phase"] == "final", row["error"]
+            failed = "iqr=" not in note if final else bool(note)
+            found.append(
+                Row(
+                    final,
+                    row["shape"],
+                    tuple(words[row[key]] if row[key] in words else int(row[key]) for key in keys),
+                    float(row["time_us"]) if row["time_us"] and not failed else None,
+                    int(float(row["shared_bytes"])) if row["shared_bytes"] else None,
+                    note.partition("|")[0] if final and "|" in note else "",
+                )
+            )
+    return found
+
+
+def shapes(name: str, keys: tuple[str, ...]) -> dict[str, Shape]:
+    """Every shape of a file; the two GEMMs of a MoE layer are one shape. Side experiments are left out."""
+    sums: dict[tuple[str, bool], dict[Config, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    notes: dict[str, dict[str, Config]] = defaultdict(dict)
+    for row in rows(name, keys):
+        if row.time is None or row.shape.endswith(",tightEM"):
+            continue
+        shape, _, part = row.shape.partition(",gemm")
+        sums[shape, row.final][row.config][part] = row.time
+        for note in row.note.split(";"):
+            if note:
+                notes[shape][note] = row.config
+    found = {}
+    for shape in sorted({shape for shape, _ in sums}):
+        swept, final = (
+            {c: sum(parts.values()) for c, parts in sums[shape, again].items() if len(parts) == _parts(name)}
+            for again in (False, True)
+        )
+        found[shape] = Shape({**swept, **final}, min((final or swept).values()), notes[shape])
+    return found
+
+
+def _parts(name: str) -> int:
+    return 2 if name == "fused_moe" else 1
+
+
+def geomean(values: Iterable[float]) -> float:
+    """The geometric mean; 0 where one value is."""
+    listed = list(values)
+    return exp(sum(map(log, listed)) / len(listed)) if all(listed) else 0.0
+
+
+def facts(hardware: str = "h200") -> Facts:
+    """The facts of a card that ships."""
+    return rulebook.hardware(hardware)
+
+
+def h200() -> Card:
+    """The H200 of the facts that ship."""
+    return card(Work(facts()))
+
+
+def workload(model: str, tokens: int) -> fused_moe.Workload:
+    """One of the shapes of the sweep."""
+    return fused_moe.Workload(tokens, *MODELS[model])
+
+
+def moe_scores(c: Card) -> dict[str, tuple[float, Config]]:
+    """What a card's derivation chooses for each MoE shape, and its score."""
+    found = {}
+    for shape, measured in shapes("fused_moe", MOE).items():
+        model, _, tokens = shape.partition(",M=")
+        tile = tuple(fused_moe.choose(c, workload(model, int(tokens))).tile)
+        found[shape] = measured.score(nearest_group(measured, tile)), tile
+    return found
+
+
+def nearest_group(measured: Shape, config: Config) -> Config:
+    """The configuration with the nearest GROUP_SIZE_M that was measured."""
+    same = [c for c in measured.times if c[:3] + c[4:] == config[:3] + config[4:]]
+    return min(same, key=lambda c: abs(log(c[3] / config[3])), default=config)
+
+
+def reference_scores(name: str) -> dict[str, float]:
+    """The scores of a reference of the sweep (default063, default033, json_H200) by MoE shape."""
+    return {
+        shape: measured.score(measured.references[name])
+        for shape, measured in shapes("fused_moe", MOE).items()
+        if name in measured.references
+    }
+
+
+def attn_scores(c: Card, entries: list[Config] | None = None) -> dict[str, tuple[float, Config]]:
+    """The best of a list of entries (a card's derived list) for each shape of attn_fwd."""
+    found = {}
+    for shape, measured in shapes("attn_fwd", ATTN).items():
+        tiles = entries or [tuple(map(int, t)) for t in attention.attn_fwd(c, _heads(shape))]
+        best = max(tiles, key=measured.score)
+        found[shape] = measured.score(best), best
+    return found
+
+
+def prefill_scores(c: Card, setting: Config | None = None) -> dict[str, tuple[float, Config]]:
+    """One setting a head size, for each shape of prefix_prefill."""
+    found = {}
+    for shape, measured in shapes("prefill", PREFILL).items():
+        chosen = setting or tuple(attention.prefix_prefill(c, _heads(shape)).tied.values())
+        found[shape] = measured.score(chosen), chosen
+    return found
+
+
+def best_tied(head_dim: int) -> float:
+    """The geomean of the best single setting with BLOCK_M = BLOCK_N for a head size."""
+    of = [m for s, m in shapes("prefill", PREFILL).items() if s.startswith(f"D={head_dim},")]
+    tied = {c for m in of for c in m.times if c[0] == c[1]}
+    return max(geomean(m.score(c) for m in of) for c in tied)
+
+
+def _heads(shape: str) -> attention.Heads:
+    return attention.Heads(int(shape.partition(",")[0][2:]))
+
+
+def shared_errors(name: str, c: Card) -> list[tuple[bool, int]]:
+    """(whether tl.dot is wgmma, predicted minus measured bytes of shared memory) of every row."""
+    keys = {"fused_moe": MOE, "attn_fwd": ATTN, "prefill": PREFILL}[name]
+    found = []
+    for row in rows(name, keys):
+        if row.shared is None:
+            continue
+        if name == "fused_moe":
+            predicted = fused_moe.shared_bytes(c, fused_moe.Tile(*row.config))
+        else:
+            bm, bn, *middle, warps, stages = row.config
+            tile = attention.Tile(bm, bn, bool(middle and middle[0]), warps, stages)
+            predicted = attention.shared_bytes(c, _heads(row.shape), tile)
+        found.append((warpgroups(c, row.config[0], row.config[-2]), predicted - row.shared))
+    return found
+
+
+def line(name: str, scores: Iterable[float], goal: str) -> str:
+    """One line of the table: geomean, minimum, goal."""
+    listed = list(scores)
+    return f"{name:60} {geomean(listed):5.1f} {min(listed):5.1f}   {goal}"
+
+
+def main() -> None:
+    """Print the table of goals."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shapes", action="store_true", help="each shape with its configuration")
+    every = parser.parse_args().shapes
+    c = h200()
+    moe, attn, prefill = moe_scores(c), attn_scores(c), prefill_scores(c)
+    print(f"{'% of the best in the grid':60}  mean   min   goal")
+    for name in ("default063", "default033", "json_H200"):
+        print(line(f"fused_moe, {name}", reference_scores(name).values(), ""))
+    print(
+        line("fused_moe, derived per shape", [s for s, _ in moe.values()], ">= 98.3, >= 92; stretch 98.5, 94")
+    )
+    for model in MODELS:
+        print(line(f"  {model}", [s for shape, (s, _) in moe.items() if shape.split(",")[0] == model], ""))
+    upstream = attn_scores(c, UPSTREAM_ATTN)
+    print(line("attn_fwd, best of upstream's list", [s for s, _ in upstream.values()], ""))
+    print(line("attn_fwd, best of the derived list", [s for s, _ in attn.values()], ">= 99, >= 98"))
+    upstream = prefill_scores(c, UPSTREAM_PREFILL)
+    print(line("prefix_prefill, upstream", [s for s, _ in upstream.values()], ""))
+    print(line("prefix_prefill, one setting a head size", [s for s, _ in prefill.values()], ">= 93, >= 80"))
+    for head_dim in HEAD_DIMS:
+        of = [s for shape, (s, _) in prefill.items() if shape.startswith(f"D={head_dim},")]
+        print(line(f"  head size {head_dim}", of, f">= {best_tied(head_dim) - 2:.1f} (best tied less 2)"))
+    for name in ("fused_moe", "attn_fwd", "prefill"):
+        errors = shared_errors(name, c)
+        exact = sum(not error for _, error in errors) / len(errors)
+        print(
+            f"shared memory, {name}: {exact:.2%} of {len(errors):,} rows exact, "
+            f"wgmma {sum(not e for w, e in errors if w) / sum(w for w, _ in errors):.2%}; "
+            f"error {min(e for _, e in errors):,} to {max(e for _, e in errors):,} B"
+        )
+    if every:
+        for found in (moe, attn, prefill):
+            for shape, (score, config) in found.items():
+                print(f"{shape:45} {score:5.1f}  {config}")
+
+
+if __name__ == "__main__":
+    main()

@@ -24,6 +24,7 @@ lint: .venv/lint
 
 bench: .venv/bench
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/h200.py
 
 clean:
 	rm -rf .venv .cache build dist

@@ -4,7 +4,7 @@
 
 `data/h200` holds the sweep: bf16, torch 2.11, Triton 3.6, vLLM 0.6.3's kernels; columns `phase, shape,
 <configuration>, time_us, shared_bytes, n_regs, n_spills, rel_err, error`. A score is the best time in the
-grid over the time of the derived configuration, in percent; both GEMMs of a MoE layer are added. Where a shape
+grid over the time of the derived configuration, in percent; both GEMMs of a MoE layer are added. Where one
 was run again (`final`), those times count. Nothing here is needed to derive a value.
 """
 

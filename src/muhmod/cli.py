@@ -15,6 +15,7 @@ from muhmod import __version__
 from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, nearest
 
 if TYPE_CHECKING:
+    from muhmod.derive.whatif import Case
     from muhmod.engine import Change, Options, Plan
     from muhmod.model import Derived, SiteReport
     from muhmod.rulebook import Pack
@@ -670,12 +671,15 @@ def _explain_derived(target: str, pack: Pack, settings: _Settings) -> int:
 @click.option(
     "--shape", metavar="KEY=VALUE,…", help="The workload, e.g. M=64,E=128,N=768,K=2048,topk=8,dtype=bf16."
 )
+@click.option("--what-if", is_flag=True, help="What each claim about each disputed fact would change.")
 @_NARROW
 @_OUTPUT
 def derive_(**given: Any) -> int:
     """The pack's derived values with their derivations; needs no tree."""
     settings = _Settings(given)
     if given["kernel"] or given["shape"]:
+        if given["what_if"]:
+            raise UsageError("--what-if goes over a pack's values, not over one kernel")
         return _derive_kernel(settings)
     pack = settings.pack(reading=True)
     options = settings.options()
@@ -688,7 +692,27 @@ def derive_(**given: Any) -> int:
         if (not options.select or {rule.name, rule.site} & {*options.select})
         and not {rule.name, rule.site} & {*options.ignore}
     )
+    if given["what_if"]:
+        return _what_if(pack, settings, names)
     _show_derived(pack, settings, names)
+    return 0
+
+
+def _what_if(pack: Pack, settings: _Settings, names: tuple[str, ...]) -> int:
+    """Which values each claim about each disputed fact would change."""
+    from muhmod.derive import whatif
+
+    outcomes = whatif.outcomes(pack.facts, [case for case in _cases(pack) if case.site in names])
+    out = _Out(settings)
+    if settings.format() == "json":
+        from muhmod import report
+
+        out.text(report.dump(report.what_if(pack.name, outcomes)))
+    else:
+        from muhmod import show
+
+        out.rich(partial(show.what_if, outcomes=outcomes))
+    out.close()
     return 0
 
 
@@ -738,26 +762,28 @@ def _show_derived(pack: Pack, settings: _Settings, names: tuple[str, ...]) -> No
 def _derived(pack: Pack) -> list[tuple[str, str, str, Derived]]:
     """(site, slot, case, value) of every slot that the pack sets, without a tree."""
     from muhmod import derive
+
+    return [(c.site, c.slot, c.case, derive.run(c.derivation, pack.facts, c.ask)) for c in _cases(pack)]
+
+
+def _cases(pack: Pack) -> list[Case]:
+    """Every slot that the pack sets, with the tests under which its value differs."""
+    from muhmod.derive.whatif import Case
     from muhmod.derive.work import Ask
     from muhmod.model import Arrival, Condition
 
-    rows: list[tuple[str, str, str, Derived]] = []
+    cases = []
     for rule in pack.rules:
         for slot, setting in rule.slots.items():
             ask = Ask(literal=setting.value, reason=setting.reason)
-            cases: list[tuple[str, Ask]] = [("", ask)]
+            asks = {"": ask}
             if setting.derive == "moe_block_m":
                 # The ladder's bounds in the tree that the pack is for stand in for a tree's own.
-                cases = [
-                    (
-                        f"numel <= {bound}",
-                        ask._replace(arrivals=(Arrival((Condition(f"numel <= {bound}", True),)),)),
-                    )
-                    for bound in (64, 1024)
-                ] + [("no bound", ask)]
-            rows += [(rule.name, slot, case, derive.run(setting.derive, pack.facts, a))
-                     for case, a in cases]  # fmt: skip
-    return rows
+                bounds = {f"numel <= {bound}": bound for bound in (64, 1024)}
+                asks = {test: ask._replace(arrivals=(Arrival((Condition(test, True),)),)) for test in bounds}
+                asks["no bound"] = ask
+            cases += [Case(rule.name, slot, test, setting.derive, asked) for test, asked in asks.items()]
+    return cases
 
 
 @cli.command()

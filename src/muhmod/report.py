@@ -1,4 +1,4 @@
-"""Reports for machines: JSON (muhmod/report/1, sites/1, derive/1, kernel/1), GitHub annotations."""
+"""Reports for machines: JSON, each with the name and version of its schema, and GitHub annotations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from muhmod.tree import Tree
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels import Chosen
+    from muhmod.derive.whatif import Outcome
 
 REPORT_SCHEMA = "muhmod/report/1"
 SITES_SCHEMA = "muhmod/sites/1"
 DERIVE_SCHEMA = "muhmod/derive/1"
+WHAT_IF_SCHEMA = "muhmod/what-if/1"
 KERNEL_SCHEMA = "muhmod/kernel/1"
 PACK_SCHEMA = "muhmod/pack/1"
 
@@ -75,6 +77,30 @@ def chosen(found: Chosen) -> dict[str, Any]:
         "derivation": list(found.steps),
         "facts": [_fact(fact) for fact in found.facts],
     }
+
+
+def what_if(rules: str, outcomes: Iterable[Outcome]) -> dict[str, Any]:
+    """The JSON of `muhmod derive --what-if`: each claim about each disputed fact, with what it changes."""
+    return {
+        "schema": WHAT_IF_SCHEMA,
+        "command": "derive",
+        "rules": rules,
+        "outcomes": [
+            {
+                "fact": o.fact,
+                "unit": o.unit,
+                **o.candidate._asdict(),
+                "used": o.used,
+                "harmless": not o.changes,
+                "changes": [
+                    {"site": c.case.site, "slot": c.case.slot, "case": c.case.case,
+                     "before": c.before, "after": c.after}
+                    for c in o.changes
+                ],
+            }
+            for o in outcomes
+        ],
+    }  # fmt: skip
 
 
 def pack(of: Pack) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from muhmod.model import Candidate, Derived, Fact, Found, SiteReport, Slot, Slot
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels import Chosen
+    from muhmod.derive.whatif import Outcome
 
 _WIDTH = 118
 _STYLES = {
@@ -167,6 +168,24 @@ def chosen(out: Console, chosen: Chosen) -> None:
     out.print()
     for line in fact_lines(chosen.facts):
         _line(out, line)
+
+
+def what_if(out: Console, outcomes: Sequence[Outcome]) -> None:
+    """The table of `muhmod derive --what-if`."""
+    if not outcomes:
+        _line(out, "no fact of this pack is disputed")
+        return
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("fact", "claim", "status", "what would change"):
+        grid.add_column(name, overflow="fold")
+    for number, outcome in enumerate(outcomes):
+        first = not number or outcomes[number - 1].fact != outcome.fact
+        changes = "\n".join(f"{c.case.label}: {c.before} -> {c.after}" for c in outcome.changes)
+        harmless = "in use" if outcome.used else "nothing: the dispute is harmless here"
+        unit = "" if isinstance(outcome.candidate.value, str) else f" {outcome.unit}"
+        grid.add_row(outcome.fact if first else "", f"{outcome.candidate.value}{unit}",
+                     outcome.candidate.status, Text(changes or harmless))  # fmt: skip
+    out.print(grid)
 
 
 def found(out: Console, rows: Sequence[Found], *, verbose: bool = False) -> None:

@@ -78,8 +78,9 @@ class Facts(NamedTuple):
         return tuple({c.value: c for c in top}.values())
 
     def pin(self, name: str, candidate: Candidate) -> Facts:
-        """The same facts with one claim for `name`."""
-        return Facts(self.units, {**self.claims, name: (candidate,)}, self.choices)
+        """The same facts with one claim for `name`, and no choice left to make about it."""
+        choices = {key: choice for key, choice in self.choices.items() if key != name}
+        return Facts(self.units, {**self.claims, name: (candidate,)}, choices)
 
 
 class Work:

@@ -1,0 +1,86 @@
+"""What would be derived if another claim about a disputed fact were true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from muhmod import derive
+from muhmod.derive.work import Ask, Facts
+from muhmod.errors import DerivationError
+from muhmod.model import Candidate
+
+
+class Case(NamedTuple):
+    """One value of a pack: its site and slot, under which test, and what derives it."""
+
+    site: str
+    slot: str
+    case: str
+    derivation: str
+    ask: Ask
+
+    @property
+    def label(self) -> str:
+        """`moe-config BLOCK_SIZE_M (numel <= 64)`."""
+        return f"{self.site} {self.slot}" + (f" ({self.case})" if self.case else "")
+
+
+class Change(NamedTuple):
+    """A value that another claim would change; text, since one of the two may be a refusal."""
+
+    case: Case
+    before: str
+    after: str
+
+
+class Outcome(NamedTuple):
+    """One claim about a disputed fact: whether it is in use, and what it would change."""
+
+    fact: str
+    unit: str
+    candidate: Candidate
+    used: bool
+    changes: tuple[Change, ...]
+
+
+def disputed(facts: Facts) -> list[str]:
+    """Facts with more than one distinct claim, whatever their status."""
+    return [name for name, claims in facts.claims.items() if len({c.value for c in claims}) > 1]
+
+
+def outcomes(facts: Facts, cases: Sequence[Case]) -> list[Outcome]:
+    """Every claim about every disputed fact, one fact at a time, with the values that would change."""
+    before = [_value(facts, case) for case in cases]
+    found = []
+    for name in disputed(facts):
+        used = facts.get(name)
+        distinct = {claim.value: claim for claim in reversed(facts.claims[name])}
+        for claim in sorted(distinct.values(), key=facts.claims[name].index):
+            pinned = facts.pin(name, claim)
+            after = [_value(pinned, case) for case in cases] if claim.value != used else before
+            changes = tuple(
+                Change(case, *_shown(old, new))
+                for case, old, new in zip(cases, before, after, strict=True)
+                if old != new
+            )
+            found.append(Outcome(name, facts.units.get(name, ""), claim, claim.value == used, changes))
+    return found
+
+
+def _value(facts: Facts, case: Case) -> str | frozenset[str]:
+    """A value as text, a list of configurations as a set, a refusal as its reason."""
+    try:
+        if case.derivation == "attention_configs":
+            rows = derive.entries(facts, case.ask)
+            return frozenset(entry.show() for entry, fate, _ in rows if fate != "drop")
+        return str(derive.run(case.derivation, facts, case.ask).value)
+    except DerivationError as error:
+        return f"refused: {error.message}"
+
+
+def _shown(old: str | frozenset[str], new: str | frozenset[str]) -> tuple[str, str]:
+    if isinstance(old, str) or isinstance(new, str):
+        return tuple(v if isinstance(v, str) else f"{len(v)} configs" for v in (old, new))  # type: ignore[return-value]
+    fresh = f", {len(new - old)} of them new" if new - old else ""
+    return f"{len(old)} configs", f"{len(new)}{fresh}"

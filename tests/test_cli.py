@@ -230,7 +230,7 @@ def test_rules(muhmod):
     shown = muhmod("rules", "show", "bi100")
     assert "PagedAttention.forward_decode" in shown.out
     assert "warpSize read inside a kernel" in " ".join(shown.out.split())
-    assert muhmod("rules", "validate", "bi100").out == "bi100: valid, 6 sites, 27 facts\n"
+    assert muhmod("rules", "validate", "bi100").out == "bi100: valid, 6 sites, 28 facts\n"
 
 
 def test_sites_reports_form_value_and_what_cannot_be_edited(muhmod, enginex):
@@ -295,13 +295,18 @@ def test_rules_show_as_json(muhmod):
     assert shown["sites"]["prefill-tile"]["slots"]["NUM_WARPS"]["value"] == 4
 
 
-def test_explain_finds_the_tree_that_is_here_and_the_one_pack(muhmod, enginex, monkeypatch):
+def test_explain_finds_the_tree_that_is_here(muhmod, enginex, monkeypatch):
     monkeypatch.chdir(enginex.parent)
-    ran = muhmod("explain", "prefill-tile")
+    ran = muhmod("explain", "--rules", "bi100", "prefill-tile")
     assert ran.code == 0
     assert "attention/ops/prefix_prefill.py:27" in ran.out
-    assert "no --rules given: bi100" in ran.err
-    assert muhmod("apply", "vllm").code == 2
+
+
+def test_without_a_pack_those_that_ship_are_offered(muhmod):
+    for command in (("apply", "vllm"), ("derive",), ("explain", "prefill-tile")):
+        ran = muhmod(*command)
+        assert ran.code == 2
+        assert "no rule pack: give --rules PACK" in ran.err and "bi100, h200" in ran.err
 
 
 def test_several_trees_are_written_all_or_none(muhmod, enginex, tmp_path):

@@ -146,14 +146,11 @@ class _Settings:
             value = self.config.get(key)
         return default if value in (None, "", ()) else value
 
-    def pack(self, *, reading: bool = False) -> Pack:
-        """The rule pack that was asked for; to read only, the only one that ships will do."""
+    def pack(self) -> Pack:
+        """The rule pack that was asked for."""
         from muhmod import rulebook
 
         name = self.get("rules", "rules")
-        if not name and reading and len(rulebook.builtin("")) == 1:
-            (name,) = rulebook.builtin("")
-            _say(f"no --rules given: {name}")
         if not name:
             known = ", ".join(rulebook.builtin(""))
             raise UsageError("no rule pack: give --rules PACK", f"shipped: {known}; or a path")
@@ -584,7 +581,7 @@ def explain(target: str, tree_path: str | None, **given: Any) -> int:
     from muhmod import engine, tree
 
     settings = _Settings(given)
-    pack = settings.pack(reading=True)
+    pack = settings.pack()
     file, line = _file_line(target)
     configured = _words(settings.config.get("tree", ()))
     place = tree_path or (configured[0] if configured else "") or ("" if file else _here(pack))
@@ -681,7 +678,7 @@ def derive_(**given: Any) -> int:
         if given["what_if"]:
             raise UsageError("--what-if goes over a pack's values, not over one kernel")
         return _derive_kernel(settings)
-    pack = settings.pack(reading=True)
+    pack = settings.pack()
     options = settings.options()
     from muhmod import engine
 
@@ -789,13 +786,20 @@ def _cases(pack: Pack) -> list[Case]:
 @cli.command()
 @click.argument("action", type=click.Choice(["list", "show", "validate"]), default="list")
 @click.argument("names", nargs=-1, metavar="[PACK...]")
+@click.option("--compare", metavar="PACK,PACK,…", help="With show: in which facts and values packs differ.")
 @_OUTPUT
-def rules(action: str, names: tuple[str, ...], **given: Any) -> int:
+def rules(action: str, names: tuple[str, ...], compare: str | None, **given: Any) -> int:
     """Rule packs, hardware and models that are known; show or validate one."""
     from muhmod import engine, rulebook
 
     settings = _Settings(given)
     out = _Out(settings)
+    if compare:
+        if action != "show" or names:
+            raise UsageError(
+                "--compare goes with `muhmod rules show` alone", "muhmod rules show --compare A,B"
+            )
+        return _compare(out, compare.split(","), settings)
     if action == "list":
         rows = _known_packs(rulebook)
         if settings.format() == "json":
@@ -822,6 +826,27 @@ def rules(action: str, names: tuple[str, ...], **given: Any) -> int:
             out.text(report.dump(report.pack(pack)))
         else:
             _show_pack(out, pack)
+    out.close()
+    return 0
+
+
+def _compare(out: _Out, names: list[str], settings: _Settings) -> int:
+    """The table of differences of packs."""
+    from muhmod import rulebook
+    from muhmod.derive import whatif
+
+    if len(names) < 2:
+        raise UsageError("--compare needs two packs or more", f"shipped: {', '.join(rulebook.builtin(''))}")
+    packs = [rulebook.load(name.strip()) for name in names]
+    rows = whatif.differences([(pack.facts, _cases(pack)) for pack in packs])
+    if settings.format() == "json":
+        from muhmod import report
+
+        out.text(report.dump(report.differences([pack.name for pack in packs], rows)))
+    else:
+        from muhmod import show
+
+        out.rich(partial(show.differences, names=[pack.name for pack in packs], rows=rows))
     out.close()
     return 0
 

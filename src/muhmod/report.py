@@ -12,11 +12,12 @@ from muhmod.tree import Tree
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels import Chosen
-    from muhmod.derive.whatif import Outcome
+    from muhmod.derive.whatif import Outcome, Row
 
 REPORT_SCHEMA = "muhmod/report/1"
 SITES_SCHEMA = "muhmod/sites/1"
 DERIVE_SCHEMA = "muhmod/derive/1"
+COMPARE_SCHEMA = "muhmod/compare/1"
 WHAT_IF_SCHEMA = "muhmod/what-if/1"
 KERNEL_SCHEMA = "muhmod/kernel/1"
 PACK_SCHEMA = "muhmod/pack/1"
@@ -101,6 +102,18 @@ def what_if(rules: str, outcomes: Iterable[Outcome]) -> dict[str, Any]:
             for o in outcomes
         ],
     }  # fmt: skip
+
+
+def differences(packs: Sequence[str], rows: Iterable[Row]) -> dict[str, Any]:
+    """The JSON of `muhmod rules show --compare`."""
+    return {
+        "schema": COMPARE_SCHEMA,
+        "packs": list(packs),
+        "differences": [
+            {"kind": row.kind, "name": row.name, "values": dict(zip(packs, row.values, strict=True))}
+            for row in rows
+        ],
+    }
 
 
 def pack(of: Pack) -> dict[str, Any]:

@@ -79,7 +79,7 @@ _CONFIG: dict[str, Any] = {
     "allow-dirty": bool, "jobs": int,
 }  # fmt: skip
 _STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
-_PACK_KEYS = {"schema", "title", "hardware", "model", "packages", "modules", "choose", "sites"}
+_PACK_KEYS = {"schema", "title", "extends", "hardware", "model", "packages", "modules", "choose", "sites"}
 _SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
               "when_absent", "expect"}  # fmt: skip
 _SLOT_KEYS = {"derive", "value", "reason"}
@@ -182,22 +182,20 @@ def load(
     `hardware` and `model` (names or paths) replace the pack's; `settings` are `fact=value` words.
     Raises UsageError.
     """
-    document = _read(_locate(name, "", "rule pack"))
-    data = document.check(document.data, _PACK_KEYS)
-    if data.get("schema") != RULES_SCHEMA:
-        raise document.fail(f"schema must be {RULES_SCHEMA!r}", "schema")
+    document = _pack(_locate(name, "", "rule pack"))
+    parent = _parent(document)
+    data = {**parent.data, **document.data}
     base = document.path.parent
     hardware = hardware or _text(document, data, "hardware")
     model = model or _text(document, data, "model")
-    units: dict[str, str] = {}
     claims: dict[str, tuple[Candidate, ...]] = {}
     for word, kind in ((hardware, "hardware"), (model, "models")):
         claims.update(_facts(_read(_locate(word, kind, kind.rstrip("s"), base))))
     claims.update(_settings(settings))
     units = {key: QUANTITIES[key][0] for key in claims}
-    choices = _choices(document, claims)
-    sites = data.get("sites")
-    if not isinstance(sites, dict) or not sites:
+    choices = _choices(parent, claims) | _choices(document, claims)
+    rules = _rules(parent) | _rules(document)
+    if not rules:
         raise document.fail("the pack has no [sites]", "sites")
     return Pack(
         name=document.path.stem,
@@ -207,10 +205,37 @@ def load(
         model=Path(model).name.removesuffix(".toml"),
         packages=tuple(_words(document, data, "packages")) or ("vllm",),
         modules=tuple(_words(document, data, "modules")),
-        rules=tuple(_rule(document, key, table) for key, table in sites.items()),
+        rules=tuple(rules.values()),
         facts=Facts(units, claims, choices),
         text=document.text,
     )
+
+
+def _pack(path: Path) -> _Document:
+    """A rule pack's file, its keys and schema checked."""
+    document = _read(path)
+    data = document.check(document.data, _PACK_KEYS)
+    if data.get("schema") != RULES_SCHEMA:
+        raise document.fail(f"schema must be {RULES_SCHEMA!r}", "schema")
+    return document
+
+
+def _parent(document: _Document) -> _Document:
+    """The pack that this one extends, one level up; an empty one where it extends none."""
+    if "extends" not in document.data:
+        return document._replace(data={})
+    name = _text(document, document.data, "extends")
+    parent = _pack(_locate(name, "", "rule pack", document.path.parent))
+    if "extends" in parent.data:
+        raise document.fail(f"{name} extends {parent.data['extends']!r} itself: extend that one", "extends")
+    return parent
+
+
+def _rules(document: _Document) -> dict[str, Rule]:
+    sites = document.data.get("sites", {})
+    if not isinstance(sites, dict):
+        raise document.fail("the pack has no [sites]", "sites")
+    return {name: _rule(document, name, table) for name, table in sites.items()}
 
 
 def load_facts(name: str, kind: str) -> dict[str, tuple[Candidate, ...]]:

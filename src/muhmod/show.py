@@ -15,7 +15,7 @@ from muhmod.model import Candidate, Derived, Fact, Found, SiteReport, Slot, Slot
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels import Chosen
-    from muhmod.derive.whatif import Outcome
+    from muhmod.derive.whatif import Outcome, Row
 
 _WIDTH = 118
 _STYLES = {
@@ -185,6 +185,16 @@ def what_if(out: Console, outcomes: Sequence[Outcome]) -> None:
         unit = "" if isinstance(outcome.candidate.value, str) else f" {outcome.unit}"
         grid.add_row(outcome.fact if first else "", f"{outcome.candidate.value}{unit}",
                      outcome.candidate.status, Text(changes or harmless))  # fmt: skip
+    out.print(grid)
+
+
+def differences(out: Console, names: Sequence[str], rows: Iterable[Row]) -> None:
+    """The table of `muhmod rules show --compare`."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("", "fact or value", *names):
+        grid.add_column(name, overflow="fold")
+    for row in rows:
+        grid.add_row(row.kind, *(Text(cell) for cell in (row.name, *row.values)))
     out.print(grid)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from muhmod.derive.arms import computed, possible
-from muhmod.derive.attention import attention_configs, prefill_block, prefill_warps
+from muhmod.derive.attention import attention_configs, prefill_block, prefill_stages, prefill_warps
 from muhmod.derive.literal import literal
 from muhmod.derive.memory import partition_size, shared_memory
-from muhmod.derive.moe import moe_block_m
+from muhmod.derive.moe import moe_block_k, moe_block_m, moe_block_n, moe_group_m
 from muhmod.derive.work import Ask, Facts, Value, Work
 from muhmod.errors import DisputedFactError, LimitError, UsageError, nearest
 from muhmod.model import Derived, Entry, Kind, Scalar
@@ -22,10 +22,14 @@ Derivation = Callable[[Work, Ask], Value]
 DERIVATIONS: dict[str, tuple[Kind, Derivation]] = {
     "literal": ("literal", literal),
     "attention_configs": ("heuristic", attention_configs),
+    "moe_block_k": ("heuristic", moe_block_k),
     "moe_block_m": ("heuristic", moe_block_m),
+    "moe_block_n": ("heuristic", moe_block_n),
+    "moe_group_m": ("heuristic", moe_group_m),
     "partition_size": ("limit", partition_size),
     "prefill_block": ("limit", prefill_block),
-    "prefill_warps": ("literal", prefill_warps),
+    "prefill_stages": ("heuristic", prefill_stages),
+    "prefill_warps": ("heuristic", prefill_warps),
     "shared_memory": ("limit", shared_memory),
 }
 

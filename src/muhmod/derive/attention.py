@@ -6,12 +6,16 @@ so that its figures can be reproduced; the limits beyond it are named where they
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
 from muhmod.derive.arms import apply_transforms, certain, holds, possible
+from muhmod.derive.kernels import attention as model
+from muhmod.derive.kernels.card import Card as ModelledCard
+from muhmod.derive.kernels.card import card as modelled_card
+from muhmod.derive.kernels.card import modelled
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import LimitError
 from muhmod.model import Arrival, Entry, Scalar
@@ -44,11 +48,12 @@ def prefill_block(work: Work, ask: Ask) -> int:
     head_dim = work.integer("head_dim")
     element = work.element_size()
     work.step(f"a block has {limit:,} B of shared memory; head_dim {head_dim}, {element} B an element")
+    fits = _fit(work, limit, head_dim, element)
     value = None
     for literal in (ask.literal,) if ask.literal is not None else (128, 64, 32, 16, 8):
         if not isinstance(literal, int) or isinstance(literal, bool):
             raise LimitError(f"BLOCK = {literal!r} is no whole number")
-        if _prefill_fits(literal, limit, head_dim, element, work, ask):
+        if _prefill_fits(literal, fits, work, ask):
             value = literal
             break
     if value is None:
@@ -71,7 +76,35 @@ def prefill_block(work: Work, ask: Ask) -> int:
     return value
 
 
-def _prefill_fits(literal: int, limit: int, head_dim: int, element: int, work: Work, ask: Ask) -> bool:
+# Whether a square tile fits, and the sum that tells.
+Fit = Callable[[int], tuple[bool, str]]
+
+
+def _fit(work: Work, limit: int, head_dim: int, element: int) -> Fit:
+    """How a tile is judged: by the kernel's model, or by the earlier generator's formula for this card."""
+    if not modelled(work):
+
+        def parity(tile: int) -> tuple[bool, str]:
+            needed = smem_bytes(tile, tile, head_dim, element)
+            verdict = "fits" if needed <= limit else f"over {limit:,} B"
+            return needed <= limit, (
+                f"({tile}*{head_dim} + {head_dim}*{tile})*{element} + {tile}*8 = {needed:,} B, {verdict}"
+            )
+
+        return parity
+    c, heads = modelled_card(work), model.Heads(head_dim, element)
+
+    def judged(tile: int) -> tuple[bool, str]:
+        fitting = model.tied(c, heads, tile)
+        if fitting:
+            return True, f"fits: {model.explain(c, heads, fitting, 1)}"
+        widest = model.Tile(tile, tile, False, model.THREADS // c.warp_size, 1)
+        return False, model.refusal(c, heads, widest)
+
+    return judged
+
+
+def _prefill_fits(literal: int, fits: Fit, work: Work, ask: Ask) -> bool:
     """Whether the tile that arrives at the kernel is legal and fits, for every sure arrival."""
     sure = [a for a in ask.arrivals if certain(a, work)]
     # Without a path that is known to be taken, the literal itself is what the kernel gets.
@@ -82,27 +115,22 @@ def _prefill_fits(literal: int, limit: int, head_dim: int, element: int, work: W
         if tile < DOT_MINIMUM or tile & (tile - 1):
             work.step(f"{literal}: the kernel gets {tile}, and tl.dot needs a power of two >= 16")
             return False
-        needed = smem_bytes(tile, tile, head_dim, element)
-        fits = needed <= limit
+        fitting, sum_ = fits(tile)
         work.step(
-            f"{tile} x {tile}: ({tile}*{head_dim} + {head_dim}*{tile})*{element} + {tile}*8 = "
-            f"{needed:,} B, {'fits' if fits else f'over {limit:,} B'}"
-            + (f" (from {literal} in the source)" if tile != literal else "")
+            f"{tile} x {tile}: {sum_}" + (f" (from {literal} in the source)" if tile != literal else "")
         )
-        if not fits:
+        if not fitting:
             return False
-    return _maybe_fits(literal, tiles, limit, head_dim, element, work, ask)
+    return _maybe_fits(literal, tiles, fits, work, ask)
 
 
-def _maybe_fits(
-    literal: int, sure: set[int | None], limit: int, head_dim: int, element: int, work: Work, ask: Ask
-) -> bool:
+def _maybe_fits(literal: int, sure: set[int | None], fits: Fit, work: Work, ask: Ask) -> bool:
     """Whether the tiles of the paths that may be taken fit too; the sure ones do."""
     for arrival in ask.arrivals:
         tile = apply_transforms(literal, arrival, work) if possible(arrival, work) else None
         if tile is None and possible(arrival, work):
             raise LimitError(f"what the source makes of BLOCK = {literal} is not known")
-        if tile is not None and tile not in sure and smem_bytes(tile, tile, head_dim, element) > limit:
+        if tile is not None and tile not in sure and not fits(tile)[0]:
             work.step(
                 f"{literal}: where {_path(arrival, work)}, the kernel gets {tile}, and that does not fit"
             )
@@ -117,11 +145,32 @@ def _path(arrival: Arrival, work: Work) -> str:
 
 
 def prefill_warps(work: Work, ask: Ask) -> int:
-    """NUM_WARPS of prefix_prefill: the pack's literal, checked against the threads of a block."""
+    """NUM_WARPS of prefix_prefill: the model's, or the pack's literal; checked against a block's threads."""
+    if ask.literal is None and modelled(work):
+        warps = _prefill(work).warps
+        check_threads(work, warps)
+        return warps
     if ask.literal is None:
         raise LimitError("num_warps has no derivation here", "give the rule a value and a reason")
     check_threads(work, ask.literal)
     return int(ask.literal)
+
+
+def prefill_stages(work: Work, ask: Ask) -> int:
+    """num_stages of prefix_prefill: up to three, as many as fit; the pack's literal is taken as it is."""
+    if ask.literal is not None:
+        if type(ask.literal) is not int or ask.literal < 1:
+            raise LimitError(f"num_stages = {ask.literal!r}: a whole number from 1 is needed")
+        return ask.literal
+    return _prefill(work).stages
+
+
+def _prefill(work: Work) -> model.Tile:
+    c = modelled_card(work)
+    heads = model.Heads(work.integer("head_dim"), work.element_size())
+    tile = model.prefix_prefill(c, heads)
+    work.step(model.explain(c, heads, tile, 1))
+    return tile
 
 
 def check_threads(work: Work, warps: Scalar) -> None:
@@ -240,6 +289,8 @@ def attention_configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...
     """
     if ask.literal is not None:
         raise LimitError("a list of configurations has no single value")
+    if modelled(work):
+        return _modelled_configs(work, ask)
     c = card(work)
     work.step(
         f"shared memory is (BLOCK_M*{c.head_dim} + {c.head_dim}*BLOCK_N)*{c.element} + BLOCK_M*8, "
@@ -264,6 +315,51 @@ def attention_configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...
     )
     work.step(f"{len(kept)} of upstream's {len(ask.entries)} stay, {len(added)} are added by score")
     return (*fates, *((_entry(g), "add", _why(g)) for g in added))
+
+
+def _modelled_configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...]:
+    """The list of the kernel's model: what upstream has of it stays, the rest goes."""
+    c = modelled_card(work)
+    heads = model.Heads(work.integer("head_dim"), work.element_size())
+    rocm = work.fact("platform").value == "rocm"
+    preload = not ask.entries or any(entry.get("PRE_LOAD_V") is not None for entry in ask.entries)
+    tiles = [tile for tile in model.attn_fwd(c, heads) if preload or not tile.pre_load_v]
+    work.step(
+        f"at most {c.smem_per_block:,} B of shared memory a block, {c.smem_per_sm:,} B a multiprocessor and "
+        f"{model.most_accumulators(c)} accumulators a thread; BLOCK_M % BLOCK_N = 0 for the causal mask"
+    )
+    wanted: dict[tuple[Scalar | None, ...], model.Tile] = {tuple(tile): tile for tile in tiles}
+    if not rocm and any(entry.get("waves_per_eu") is not None for entry in ask.entries):
+        work.warnings.append("the list's entries carry waves_per_eu, which Triton for CUDA refuses")
+    fates = []
+    for entry in ask.entries:
+        bm, bn, warps, stages, loaded = _key(entry)
+        tile = wanted.get((bm, bn, bool(loaded), warps, stages))
+        if tile is None:
+            fates.append((entry, "drop", "the model's configurations are faster on this card"))
+        else:
+            del wanted[tuple(tile)]
+            fates.append((entry, "keep", model.explain(c, heads, tile, _resident(c, tile))))
+    added = [tile for tile in tiles if tuple(tile) in wanted]
+    work.step(f"{len(tiles) - len(added)} of upstream's {len(ask.entries)} stay, {len(added)} are added")
+    return (*fates, *(
+        (_model_entry(c, tile, rocm, preload), "add", model.explain(c, heads, tile, _resident(c, tile)))
+        for tile in added
+    ))  # fmt: skip
+
+
+def _resident(c: ModelledCard, tile: model.Tile) -> int:
+    return model.THREADS // (tile.warps * c.warp_size)
+
+
+def _model_entry(c: ModelledCard, tile: model.Tile, rocm: bool, preload: bool) -> Entry:
+    """The entry as the source writes it; waves_per_eu is the wavefronts of one of four SIMDs."""
+    values: list[tuple[str, Scalar]] = [("BLOCK_M", tile.block_m), ("BLOCK_N", tile.block_n)]
+    if rocm:
+        values.append(("waves_per_eu", max(1, _resident(c, tile) * tile.warps // 4)))
+    if preload:
+        values.append(("PRE_LOAD_V", tile.pre_load_v))
+    return Entry(tuple(values), (("num_stages", tile.stages), ("num_warps", tile.warps)))
 
 
 def _judge(c: Card, entry: Entry) -> tuple[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import ceil, log2, sqrt
 
 from muhmod.derive.arms import possible, upper_bound
+from muhmod.derive.kernels import fused_moe
+from muhmod.derive.kernels.card import card, modelled
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import LimitError
 
@@ -18,16 +20,11 @@ def moe_block_m(work: Work, ask: Ask) -> int:
     t tokens reach each active expert on average. Their number varies by about sqrt(t), so a tile
     that holds t + 2*sqrt(t) covers nearly every expert in one block; tl.dot wants a power of two.
     """
+    if modelled(work):
+        return _checked(ask, "BLOCK_SIZE_M", _tile(work, ask).block_m)
     topk = work.integer("experts_per_token")
     experts = work.integer("num_experts")
-    most = work.integer("max_num_batched_tokens")
-    arrivals = [a for a in ask.arrivals if possible(a, work)] or list(ask.arrivals)
-    tokens = max((upper_bound(a.conditions, work, most) for a in arrivals), default=float(most))
-    numel = max(1, round(tokens * topk))
-    if ask.arrivals and all(not a.conditions for a in ask.arrivals):
-        work.step(f"no test bounds this value: up to {most:,} tokens x {topk} = {numel:,} rows")
-    else:
-        work.step(f"the arm is taken for up to {numel:,} rows (M x topk), topk = {topk}")
+    numel = _rows(work, ask, topk)
     active = min(experts, numel)
     t = numel / active
     work.step(f"{active} of {experts} experts are active: t = {numel:,} / {active} = {t:g} tokens each")
@@ -37,9 +34,64 @@ def moe_block_m(work: Work, ask: Ask) -> int:
     work.step(
         f"t + 2*sqrt(t) = {wanted:.4g}, next power of two {rounded}, within {SMALLEST}..{LARGEST}: {value}"
     )
-    if ask.literal is not None:
-        literal = ask.literal
-        if type(literal) is not int or not SMALLEST <= literal <= 1024 or literal & (literal - 1):
-            raise LimitError(f"BLOCK_SIZE_M = {literal}: tl.dot needs a power of two, {SMALLEST} to 1024")
-        return literal
-    return int(value)
+    return _checked(ask, "BLOCK_SIZE_M", value)
+
+
+def moe_block_n(work: Work, ask: Ask) -> int:
+    """BLOCK_SIZE_N (columns a tile) for the most tokens with which the slot's arm is taken."""
+    return _checked(ask, "BLOCK_SIZE_N", _tile(work, ask).block_n)
+
+
+def moe_block_k(work: Work, ask: Ask) -> int:
+    """BLOCK_SIZE_K (depth of a K step) for the most tokens with which the slot's arm is taken."""
+    return _checked(ask, "BLOCK_SIZE_K", _tile(work, ask).block_k)
+
+
+def moe_group_m(work: Work, ask: Ask) -> int:
+    """GROUP_SIZE_M (M tiles that share weights) for the most tokens with which the slot's arm is taken."""
+    return _checked(ask, "GROUP_SIZE_M", _tile(work, ask).group_m, least=1)
+
+
+def _tile(work: Work, ask: Ask) -> fused_moe.Tile:
+    """The model's tile for the most tokens of the arm; all slots of an arm get theirs from the same one."""
+    topk = work.integer("experts_per_token")
+    tokens = max(1, round(_rows(work, ask, topk) / topk))
+    devices = work.integer("tensor_parallel")
+    workload = fused_moe.Workload(
+        tokens,
+        work.integer("num_experts"),
+        -(-work.integer("moe_intermediate_size") // devices),
+        work.integer("hidden_size"),
+        topk,
+        work.element_size(),
+    )
+    c = card(work)
+    warps, stages = fused_moe.DEFAULT_LAUNCH
+    work.step(f"the dict names no launch options: Triton's {warps} warps and {stages} stages hold")
+    choice = fused_moe.choose(c, workload, fused_moe.DEFAULT_LAUNCH)
+    for step in fused_moe.explain(c, workload, choice):
+        work.step(step)
+    return choice.tile
+
+
+def _rows(work: Work, ask: Ask, topk: int) -> int:
+    """Rows (tokens x experts a token) of the most tokens with which the slot's arm is taken."""
+    most = work.integer("max_num_batched_tokens")
+    arrivals = [a for a in ask.arrivals if possible(a, work)] or list(ask.arrivals)
+    tokens = max((upper_bound(a.conditions, work, most) for a in arrivals), default=float(most))
+    numel = max(1, round(tokens * topk))
+    if ask.arrivals and all(not a.conditions for a in ask.arrivals):
+        work.step(f"no test bounds this value: up to {most:,} tokens x {topk} = {numel:,} rows")
+    else:
+        work.step(f"the arm is taken for up to {numel:,} rows (M x topk), topk = {topk}")
+    return numel
+
+
+def _checked(ask: Ask, key: str, value: int, least: int = SMALLEST) -> int:
+    """The value, or the pack's literal if that is a tile at all."""
+    literal = ask.literal
+    if literal is None:
+        return value
+    if type(literal) is not int or not least <= literal <= 1024 or literal & (literal - 1):
+        raise LimitError(f"{key} = {literal}: tl.dot needs a power of two, {least} to 1024")
+    return literal

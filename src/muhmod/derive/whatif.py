@@ -1,4 +1,4 @@
-"""What would be derived if another claim about a disputed fact were true."""
+"""What would be derived from other facts: another claim about a disputed one, or another pack's."""
 
 from __future__ import annotations
 
@@ -68,6 +68,35 @@ def outcomes(facts: Facts, cases: Sequence[Case]) -> list[Outcome]:
     return found
 
 
+class Row(NamedTuple):
+    """One fact or value in which packs differ: `fact` or `value`, its name, and what each pack has."""
+
+    kind: str
+    name: str
+    values: tuple[str, ...]
+
+
+def differences(packs: Sequence[tuple[Facts, Sequence[Case]]]) -> list[Row]:
+    """Facts and derived values that are not the same in all packs; `-` where a pack has none."""
+    names = dict.fromkeys(name for facts, _ in packs for name in facts.claims)
+    rows = [Row("fact", name, tuple(_fact(facts, name) for facts, _ in packs)) for name in names]
+    values = [{case.label: _text(_value(facts, case)) for case in cases} for facts, cases in packs]
+    labels = dict.fromkeys(label for found in values for label in found)
+    rows += [Row("value", label, tuple(found.get(label, "-") for found in values)) for label in labels]
+    return [row for row in rows if len(set(row.values)) > 1]
+
+
+def _fact(facts: Facts, name: str) -> str:
+    if name not in facts.claims:
+        return "-"
+    value = facts.get(name)
+    return "disputed" if value is None else str(value)
+
+
+def _text(value: str | frozenset[str]) -> str:
+    return value if isinstance(value, str) else f"{len(value)} configs"
+
+
 def _value(facts: Facts, case: Case) -> str | frozenset[str]:
     """A value as text, a list of configurations as a set, a refusal as its reason."""
     try:
@@ -81,6 +110,6 @@ def _value(facts: Facts, case: Case) -> str | frozenset[str]:
 
 def _shown(old: str | frozenset[str], new: str | frozenset[str]) -> tuple[str, str]:
     if isinstance(old, str) or isinstance(new, str):
-        return tuple(v if isinstance(v, str) else f"{len(v)} configs" for v in (old, new))  # type: ignore[return-value]
+        return _text(old), _text(new)
     fresh = f", {len(new - old)} of them new" if new - old else ""
     return f"{len(old)} configs", f"{len(new)}{fresh}"

@@ -147,12 +147,23 @@ def prefix_prefill(c: Card, h: Heads) -> Tile:
     Raises LimitError where nothing fits.
     """
     for block in (128, 64, 32, 16):
-        for warps in (8, 4, 2):
-            for stages in (3, 2, 1) if pipelines(c) and c.architecture != "cdna3" else (1,):
-                tile = Tile(block, block, False, warps * 32 // c.warp_size, stages)
-                if tile.warps and not refusal(c, h, tile):
-                    return tile
+        tile = tied(c, h, block)
+        if tile:
+            return tile
     raise LimitError(f"no tile of prefix_prefill fits {c.smem_per_block:,} B at head size {h.width}")
+
+
+def tied(c: Card, h: Heads, block: int) -> Tile | None:
+    """prefix_prefill's setting for a square tile of this size, or None where none fits.
+
+    A warp has a square of 16 rows and columns at least, so small tiles have fewer threads.
+    """
+    for threads in (t for t in (THREADS, THREADS // 2, THREADS // 4) if t <= 4 * block):
+        for stages in (3, 2, 1) if pipelines(c) and c.architecture != "cdna3" else (1,):
+            tile = Tile(block, block, False, threads // c.warp_size, stages)
+            if not refusal(c, h, tile):
+                return tile
+    return None
 
 
 def explain(c: Card, h: Heads, tile: Tile, blocks: int) -> str:

@@ -11,6 +11,8 @@ from muhmod.errors import DerivationError
 DOT_MINIMUM = 16
 # A warpgroup is four warps, and its instruction (wgmma) multiplies 64 rows.
 WARPGROUP, WARPGROUP_ROWS = 4, 64
+# Generations whose shared memory is known as Triton allocates it.
+MODELLED = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "cdna3")
 # Triton pipelines loads only where it can copy to shared memory in the background.
 _UNPIPELINED = ("pascal", "volta", "turing")
 
@@ -42,6 +44,11 @@ class Card(NamedTuple):
     block_launch: float
     kernel_launch: float
     peak: float
+
+
+def modelled(work: Work) -> bool:
+    """Whether the card's generation has a model; without one the earlier generator's formulas hold."""
+    return work.facts.get("architecture") in MODELLED
 
 
 def card(work: Work) -> Card:

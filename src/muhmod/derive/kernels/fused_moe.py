@@ -26,6 +26,8 @@ RUN_OVERHEAD = 8
 SYNC_SHARE = 0.5
 # Limits overlap, but not wholly: (a**3 + b**3)**(1/3), where max(a, b) would be the ideal.
 OVERLAP = 3
+# What a launch takes where the dict names neither num_warps nor num_stages.
+DEFAULT_LAUNCH = (4, 3)
 # Copies of the loop's tiles that are worth their shared memory.
 MOST_BUFFERS = 4
 # Predictions closer than this are a tie: the model's own error is larger.
@@ -196,20 +198,20 @@ def _together(a: float, b: float, c: float) -> float:
     return float((a**OVERLAP + b**OVERLAP + c**OVERLAP) ** (1 / OVERLAP))
 
 
-def candidates(c: Card, w: Workload) -> list[Tile]:
-    """The legal configurations worth a look.
+def candidates(c: Card, w: Workload, launch: tuple[int, int] | None = None) -> list[Tile]:
+    """The legal configurations worth a look; with `launch`, those of its warps and stages.
 
     Each warp has as many columns as it has threads. BLOCK_SIZE_N of 256 needs two warpgroups, and so rows
     for them; M tiles far from the rows of an expert are left out.
     """
     t = w.rows / w.active
     rows = [bm for bm in (16, 32, 64, 128) if t / 2 <= bm <= max(16, 4 * t) or (bm == 128 and t > 128)]
-    depths = _depths(c)
+    depths = (launch[1],) if launch else _depths(c)
     found = []
     for bm in rows:
         g = group(w, bm)
         for bn in (32, 64, 128, 256) if bm >= 64 else (32, 64, 128):
-            warps = max(64, bn) // c.warp_size
+            warps = launch[0] if launch else max(64, bn) // c.warp_size
             if c.architecture == "hopper" and bm >= 64 and warps < 4:
                 continue
             for run, stages in product(ROW_BYTES, depths):
@@ -236,12 +238,12 @@ class Choice(NamedTuple):
     looked: int
 
 
-def choose(c: Card, w: Workload) -> Choice:
+def choose(c: Card, w: Workload, launch: tuple[int, int] | None = None) -> Choice:
     """The candidate with the least time; among near ties the one with the fewest accumulators a thread.
 
-    Raises LimitError where none is legal.
+    `launch` holds (num_warps, num_stages) that cannot be chosen. Raises LimitError where none is legal.
     """
-    tiles = candidates(c, w)
+    tiles = candidates(c, w, launch)
     if not tiles:
         raise LimitError(f"no configuration of fused_moe_kernel fits {c.smem_per_block:,} B of shared memory")
     real = {bm: m_blocks(w, bm) for bm in {tile.block_m for tile in tiles}}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from muhmod import rulebook
-from muhmod.derive.kernels import attention, fused_moe
+from muhmod.derive.kernels import attention, fused_moe, ladder
 from muhmod.derive.kernels.card import Card, card, warpgroups
 from muhmod.derive.work import Facts, Work
 
@@ -151,6 +151,23 @@ def moe_scores(c: Card) -> dict[str, tuple[float, Config]]:
     return found
 
 
+def returned(source: list[str], workload: fused_moe.Workload) -> Config:
+    """What an emitted body returns when it is executed for a workload."""
+    scope: dict[str, object] = {}
+    exec("def decide(M, E, N, K, topk):\n" + "\n".join(source), scope)
+    return tuple(scope["decide"](*workload[:5]).values())  # type: ignore[operator]
+
+
+def ladder_scores(c: Card) -> dict[str, tuple[float, Config]]:
+    """What the one body that is emitted for a card returns at each MoE shape, and its score."""
+    source, found = ladder.emit(c), {}
+    for shape, measured in shapes("fused_moe", MOE).items():
+        model, _, tokens = shape.partition(",M=")
+        tile = returned(source, workload(model, int(tokens)))
+        found[shape] = measured.score(nearest_group(measured, tile)), tile
+    return found
+
+
 def nearest_group(measured: Shape, config: Config) -> Config:
     """The configuration with the nearest GROUP_SIZE_M that was measured."""
     same = [c for c in measured.times if c[:3] + c[4:] == config[:3] + config[4:]]
@@ -234,6 +251,8 @@ def main() -> None:
     )
     for model in MODELS:
         print(line(f"  {model}", [s for shape, (s, _) in moe.items() if shape.split(",")[0] == model], ""))
+    one = ladder_scores(c)
+    print(line("fused_moe, one body for all models, executed", [s for s, _ in one.values()], ">= 97, >= 90"))
     upstream = attn_scores(c, UPSTREAM_ATTN)
     print(line("attn_fwd, best of upstream's list", [s for s, _ in upstream.values()], ""))
     print(line("attn_fwd, best of the derived list", [s for s, _ in attn.values()], ">= 99, >= 98"))
@@ -252,7 +271,7 @@ def main() -> None:
             f"error {min(e for _, e in errors):,} to {max(e for _, e in errors):,} B"
         )
     if every:
-        for found in (moe, attn, prefill):
+        for found in (moe, one, attn, prefill):
             for shape, (score, config) in found.items():
                 print(f"{shape:45} {score:5.1f}  {config}")
 

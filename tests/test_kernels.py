@@ -10,7 +10,7 @@ import pytest
 from benchmarks import h200
 from muhmod import rulebook
 from muhmod.derive import kernels
-from muhmod.derive.kernels import attention, fused_moe
+from muhmod.derive.kernels import attention, fused_moe, ladder
 from muhmod.derive.kernels.card import blocks_per_sm, bytes_to_fill, card, padded, waves
 from muhmod.derive.kernels.shape import parse
 from muhmod.derive.work import Facts, Work
@@ -40,6 +40,12 @@ def test_moe_config_of_each_shape_is_nearly_the_best_of_the_grid():
     assert len(scores) == 18
     assert h200.geomean(scores) >= 98.5
     assert min(scores) >= 94
+
+
+def test_one_body_for_all_models_is_nearly_the_best_of_the_grid():
+    scores = [score for score, _ in h200.ladder_scores(H200).values()]
+    assert h200.geomean(scores) >= 97
+    assert min(scores) >= 90
 
 
 def test_best_of_the_attention_list():
@@ -196,6 +202,50 @@ def test_nothing_fits_nothing():
         attention.attn_fwd(small, attention.Heads(128))
     with pytest.raises(LimitError, match="head size 128"):
         attention.prefix_prefill(small, attention.Heads(128))
+
+
+# The ladder -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_every_arm_of_the_ladder_fits_the_card(name):
+    c = on(name)
+    assert all(fused_moe.refusal(c, rung.tile) == "" for rung in ladder.rungs(c))
+    source = ladder.emit(c)
+    seen = set()
+    for experts, size, hidden, topk in [(128, 768, 2048, 8), (8, 7168, 4096, 2), (256, 128, 2048, 8),
+                                        (64, 192, 2048, 8), (1, 64, 64, 1)]:  # fmt: skip
+        for tokens in (1, 2, 16, 64, 256, 1024, 16384):
+            workload = fused_moe.Workload(tokens, experts, size, hidden, topk)
+            tile = fused_moe.Tile(*h200.returned(source, workload))
+            assert fused_moe.refusal(c, tile) == ""
+            assert tile.group_m == fused_moe.group(workload, 128) or tile.block_m < 128
+            seen.add(tile[:2])
+    assert {bm for bm, _ in seen} == {16, 32, 64, 128}
+
+
+def test_the_ladder_is_written_with_the_names_of_the_source():
+    names = {"M": "num_tokens", "E": "experts", "N": "size", "K": "hidden", "topk": "top_k"}
+    lines = ladder.emit(H200, indent="        ", names=names)
+    assert lines[0] == "        rows = num_tokens * top_k"
+    assert any("elif experts * max(hidden, 2 * size) <= 67584:" in line for line in lines)
+    assert any('"BLOCK_SIZE_M": block_m' in line for line in lines)
+    assert max(map(len, lines)) <= 96
+
+
+def test_arms_that_decide_nothing_are_left_out():
+    """Where shared memory shrinks two neighbours to the same tile, one arm takes both."""
+    small = on("p40")._replace(smem_per_block=8192)
+    tests = [line for line in ladder.emit(small) if "need > 16" in line]
+    assert tests == ["    elif need > 16:"]
+
+
+def test_a_step_of_the_ladder_says_why():
+    assert ladder.explain(H200)[1] == (
+        "need > 64: 128 x 256 x 64, 8 warps, 4 stages: the most reuse that accumulators allow"
+    )
+    with pytest.raises(LimitError, match="no tile of 128 rows fits 1,024 B"):
+        ladder.emit(H200._replace(smem_per_block=1024))
 
 
 # What a user sees -------------------------------------------------------------------------------

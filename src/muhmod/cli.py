@@ -877,6 +877,33 @@ def _show_pack(out: _Out, pack: Pack) -> None:
         out.text(f"chosen: {name} = {value}: {reason}")
 
 
+@cli.command(name="headers")
+@click.argument("folder", metavar="DIR")
+@_OUTPUT
+def headers_(folder: str, **given: Any) -> int:
+    """Structs of `static constexpr` values in the C++ headers below DIR; needs the extra [headers]."""
+    from muhmod import headers
+
+    settings = _Settings(given)
+    found = headers.read(Path(folder))
+    out = _Out(settings)
+    if settings.format() == "json":
+        from muhmod import report
+
+        out.text(report.dump(report.headers(found)))
+    else:
+        from muhmod import show
+
+        out.rich(partial(show.headers, found=found))
+    out.close()
+    for header in found if not given["quiet"] else ():
+        for line in header.unread:
+            _say(f"{header.file}:{line}: not understood; no constant stands there", "note")
+    if not given["quiet"]:
+        _say(f"{sum(len(header.structs) for header in found)} structs in {len(found)} headers")
+    return 0
+
+
 @cli.command()
 @click.argument("tree_path", metavar="TREE")
 @click.option("--diff", "mode", flag_value="diff", help="Write nothing; print the patch alone.")

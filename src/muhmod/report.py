@@ -13,10 +13,12 @@ from muhmod.tree import Tree
 if TYPE_CHECKING:
     from muhmod.derive.kernels import Chosen
     from muhmod.derive.whatif import Outcome, Row
+    from muhmod.headers import Header
 
 REPORT_SCHEMA = "muhmod/report/1"
 SITES_SCHEMA = "muhmod/sites/1"
 DERIVE_SCHEMA = "muhmod/derive/1"
+HEADERS_SCHEMA = "muhmod/headers/1"
 COMPARE_SCHEMA = "muhmod/compare/1"
 WHAT_IF_SCHEMA = "muhmod/what-if/1"
 KERNEL_SCHEMA = "muhmod/kernel/1"
@@ -100,6 +102,34 @@ def what_if(rules: str, outcomes: Iterable[Outcome]) -> dict[str, Any]:
                 ],
             }
             for o in outcomes
+        ],
+    }  # fmt: skip
+
+
+def headers(found: Iterable[Header]) -> dict[str, Any]:
+    """The JSON of `muhmod headers`: each struct's constants as claims, with file and line as the source."""
+    return {
+        "schema": HEADERS_SCHEMA,
+        "command": "headers",
+        "headers": [
+            {
+                "file": header.file,
+                "structs": [
+                    {
+                        "name": struct.name,
+                        "scope": struct.scope,
+                        "line": struct.line,
+                        "values": {
+                            v.name: {"value": v.value, "status": "documented",
+                                     "source": f"{header.file}:{v.line}"}
+                            for v in struct.values
+                        },
+                    }
+                    for struct in header.structs
+                ],
+                "unread": list(header.unread),
+            }
+            for header in found
         ],
     }  # fmt: skip
 

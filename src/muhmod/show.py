@@ -16,6 +16,7 @@ from muhmod.model import Candidate, Derived, Fact, Found, SiteReport, Slot, Slot
 if TYPE_CHECKING:
     from muhmod.derive.kernels import Chosen
     from muhmod.derive.whatif import Outcome, Row
+    from muhmod.headers import Header
 
 _WIDTH = 118
 _STYLES = {
@@ -185,6 +186,18 @@ def what_if(out: Console, outcomes: Sequence[Outcome]) -> None:
         unit = "" if isinstance(outcome.candidate.value, str) else f" {outcome.unit}"
         grid.add_row(outcome.fact if first else "", f"{outcome.candidate.value}{unit}",
                      outcome.candidate.status, Text(changes or harmless))  # fmt: skip
+    out.print(grid)
+
+
+def headers(out: Console, found: Iterable[Header]) -> None:
+    """The table of `muhmod headers`."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("struct", "place", "constants"):
+        grid.add_column(name, overflow="fold")
+    for header in found:
+        for struct in header.structs:
+            values = "  ".join(f"{value.name} {value.value}" for value in struct.values)
+            grid.add_row(Text(struct.name), f"{header.file}:{struct.line}", Text(values))
     out.print(grid)
 
 

@@ -92,16 +92,67 @@ def test_the_same_tile_takes_a_buffer_less_without_wgmma():
     tile = fused_moe.Tile(64, 128, 64, 1, 4, 3)
     assert fused_moe.shared_bytes(H200, tile) == (64 + 128) * 64 * 2 * 3
     assert fused_moe.shared_bytes(on("a100"), tile) == (64 + 128) * 64 * 2 * 2
-    assert fused_moe.shared_bytes(on("t4"), tile) == (64 + 128) * 64 * 2
+    assert fused_moe.shared_bytes(on("t4"), tile) == 128 * 64 * 4
 
 
-def test_the_tiles_that_users_could_not_run():
-    """T4: 81,920 B of 65,536 (vllm #36802)."""
-    tile = attention.Tile(128, 64, False, 4, 1)
-    assert attention.shared_bytes(on("t4"), attention.Heads(128), tile) == 81920
-    assert "81,920 B of shared memory, over 65,536 B" in attention.refusal(
-        on("t4"), attention.Heads(128), tile
-    )
+# What Triton 3.6 took when it compiled these for the generation, without a card: tiles and bytes.
+COMPILED_MOE = {
+    "t4": [((16, 64, 64, 1, 2, 3), 16384), ((16, 128, 128, 1, 4, 3), 65536), ((64, 128, 64, 1, 4, 3), 32768),
+           ((128, 32, 64, 1, 4, 3), 32768), ((128, 256, 64, 1, 8, 4), 65536)],
+    "v100": [((128, 64, 64, 1, 4, 3), 32768), ((32, 128, 64, 1, 4, 1), 32768)],
+    "a100": [((16, 64, 64, 1, 2, 3), 20480), ((64, 128, 64, 1, 4, 3), 49152), ((64, 64, 64, 1, 4, 2), 16384),
+             ((128, 128, 32, 1, 8, 1), 32768), ((128, 256, 64, 1, 8, 4), 147456),
+             ((256, 128, 32, 1, 8, 1), 65536)],
+    "l40s": [((16, 128, 128, 1, 4, 3), 73728), ((128, 128, 64, 1, 4, 1), 32768)],
+}  # fmt: skip
+COMPILED_ATTENTION = {
+    "t4": [(64, 64, 64, False, 4, 1, 32768), (64, 128, 64, False, 4, 1, 65536),
+           (128, 64, 64, False, 4, 3, 65536), (128, 64, 32, True, 4, 3, 49152),
+           (128, 128, 64, False, 8, 2, 98304)],
+    "a100": [(128, 64, 64, False, 4, 1, 40960), (128, 64, 64, False, 4, 2, 57344),
+             (128, 64, 64, False, 4, 3, 90112), (128, 64, 32, True, 4, 3, 53248)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPILED_MOE)
+def test_shared_memory_of_other_generations(name):
+    for tile, taken in COMPILED_MOE[name]:
+        assert fused_moe.shared_bytes(on(name), fused_moe.Tile(*tile)) == taken, tile
+
+
+@pytest.mark.parametrize("name", COMPILED_ATTENTION)
+def test_shared_memory_of_attention_on_other_generations(name):
+    for head_dim, *tile, taken in COMPILED_ATTENTION[name]:
+        assert attention.shared_bytes(on(name), attention.Heads(head_dim), attention.Tile(*tile)) == taken
+
+
+@pytest.mark.parametrize(
+    ("name", "head_dim", "tile", "needed", "limit"),
+    [("t4", 128, (32, 128, False, 4, 3), 81920, 65536), ("t4", 512, (16, 32, False, 4, 3), 98304, 65536),
+     ("p40", 128, (128, 64, False, 8, 1), 98304, 49152)],
+)  # fmt: skip
+def test_the_tiles_that_users_could_not_run(name, head_dim, tile, needed, limit):
+    """The two numbers of the reports: vllm #36802 and #57712, pascal-pkgs-ci #50."""
+    says = attention.refusal(on(name), attention.Heads(head_dim), attention.Tile(*tile))
+    assert says == f"needs {needed:,} B of shared memory, over {limit:,} B"
+
+
+@pytest.mark.parametrize("name", ["a100", "h100"])
+def test_upstreams_own_defaults_run_on_the_cards_they_were_made_for(name):
+    c = on(name)
+    for tile in ((64, 64, 32, 8, 4, 3), (16, 32, 64, 1, 4, 3)):
+        assert fused_moe.refusal(c, fused_moe.Tile(*tile)) == ""
+    for head_dim in (64, 128):
+        assert attention.refusal(c, attention.Heads(head_dim), attention.Tile(128, 128, False, 8, 1)) == ""
+    # At 256 the registers, not the shared memory, speak against it.
+    why = attention.refusal(c, attention.Heads(256), attention.Tile(128, 128, False, 8, 1))
+    assert "accumulators a thread, over 144" in why or "of shared memory" in why
+
+
+def test_a_wave_of_64_threads_counts_twice():
+    """32 warps of 64 threads are over the 1,024 of a block (vllm #12789)."""
+    tile = attention.Tile(128, 32, False, 32, 1)
+    assert "2,048 threads" in attention.refusal(on("mi300x"), attention.Heads(64), tile)
 
 
 # The pieces -------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from muhmod import rulebook
+from muhmod import derive, rulebook
 from muhmod.derive import whatif
 from muhmod.derive.work import Ask, Facts
+from muhmod.errors import LimitError
 from muhmod.model import Candidate
 
 
@@ -78,3 +79,47 @@ def test_it_does_not_go_with_one_kernel(muhmod, kernel):
     ran = muhmod("derive", "--kernel", kernel, "--hardware", "h200", "--shape", "M=1", "--what-if")
     assert ran.code == 2
     assert "not over one kernel" in ran.err
+
+
+# apply --robust ----------------------------------------------------------------------------------
+
+
+def robust(**claims):
+    facts = rulebook.load("bi100").facts
+    more = {k: tuple(Candidate(v, "documented", "x") for v in values) for k, values in claims.items()}
+    return Facts(facts.units, {**facts.claims, **more}, facts.choices, robust=True)
+
+
+def test_robust_takes_what_every_claim_allows(muhmod, enginex):
+    ran = muhmod("apply", "--rules", "bi100", "--robust", "--output-format", "json", enginex)
+    assert ran.code == 0
+    sites = {row["site"]: row["slots"] for row in json.loads(ran.out)["sites"]}
+    assert [s["new"] for s in sites["prefill-tile"] if s["name"] == "BLOCK"][-1] == "16"
+    # What the tree returns, 32 * 1024, is the smaller of the two claims.
+    assert sites["shared-memory"][0]["new"] == sites["shared-memory"][0]["old"] == "32 * 1024"
+    steps = [s for slot in sites["prefill-tile"] for s in slot.get("derivation", ())]
+    assert "robust: 16 is legal under all 2 combinations of claims about smem_per_block" in steps
+    assert muhmod("apply", "--rules", "bi100", "--robust", "--check", enginex).code == 0
+
+
+def test_robust_keeps_a_value_that_is_legal_anyway():
+    derived = derive.run("prefill_warps", robust(), Ask(literal=4, reason="ours"))
+    assert derived.value == 4
+    assert "robust: 4 is legal" in derived.steps[-1]
+
+
+def test_robust_lists_hold_only_what_every_card_runs():
+    plain = rulebook.load("bi100").facts
+    kept = {e.show() for e, fate, _ in derive.entries(robust(), Ask()) if fate != "drop"}
+    for smem in (49152, 32768):
+        for warp in (32, 64):
+            world = plain.pin("smem_per_block", Candidate(smem, "set", "x"))
+            world = world.pin("warp_size", Candidate(warp, "set", "x"))
+            assert kept <= {e.show() for e, fate, _ in derive.entries(world, Ask()) if fate != "drop"}
+    assert len(kept) == 6
+
+
+def test_robust_says_where_nothing_is_legal():
+    with pytest.raises(LimitError, match="legal under every claim"):
+        derive.run("partition_size", robust(paged_attention_partition=(512, 256))._replace(
+            choices={"paged_attention_partition": (512, "ours")}), Ask())  # fmt: skip

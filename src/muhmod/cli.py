@@ -114,6 +114,7 @@ _RULES = _options(
     _option("--model", metavar="M", default="", help="Model facts instead of the pack's."),
     _option("--set", "settings", metavar="FACT=VALUE", multiple=True,
             help="One fact's value, e.g. smem_per_block=32KiB."),
+    _option("--robust", is_flag=True, help="Only values that every claim about a disputed fact allows."),
 )  # fmt: skip
 _NARROW = _options(
     _option("--select", metavar="SITE", multiple=True, help="Only this site (repeatable)."),
@@ -154,12 +155,14 @@ class _Settings:
         if not name:
             known = ", ".join(rulebook.builtin(""))
             raise UsageError("no rule pack: give --rules PACK", f"shipped: {known}; or a path")
-        return rulebook.load(
+        pack = rulebook.load(
             str(name),
             hardware=str(self.get("hardware", "hardware", "")),
             model=str(self.get("model", "model", "")),
             settings=_words(self.get("settings", "set", ())),
         )
+        robust = bool(self.given.get("robust"))
+        return pack._replace(facts=pack.facts._replace(robust=robust))
 
     def options(self) -> Options:
         """What narrows the plan."""

@@ -6,7 +6,7 @@ A derivation is a function `(Work, Ask) -> value`; its name in a rule pack is it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from muhmod.derive.arms import computed, possible
 from muhmod.derive.attention import attention_configs, prefill_block, prefill_stages, prefill_warps
@@ -15,7 +15,7 @@ from muhmod.derive.memory import partition_size, shared_memory
 from muhmod.derive.moe import moe_block_k, moe_block_m, moe_block_n, moe_group_m
 from muhmod.derive.work import Ask, Facts, Value, Work
 from muhmod.errors import DisputedFactError, LimitError, UsageError, nearest
-from muhmod.model import Derived, Entry, Kind, Scalar
+from muhmod.model import Derived, Entry, Fact, Kind, Scalar
 
 Derivation = Callable[[Work, Ask], Value]
 
@@ -46,6 +46,8 @@ def run(name: str, facts: Facts, ask: Ask) -> Derived:
     """
     if name not in DERIVATIONS:
         raise UsageError(f"unknown derivation {name!r}{nearest(name, DERIVATIONS)}")
+    if facts.robust:
+        return _robust(name, facts._replace(robust=False), ask)
     try:
         return _once(name, facts, ask)
     except DisputedFactError as dispute:
@@ -82,6 +84,8 @@ def _refuse_arithmetic(ask: Ask, work: Work) -> None:
 
 def entries(facts: Facts, ask: Ask) -> tuple[tuple[Entry, str, str], ...]:
     """For an autotune list: each entry that should stand, or go, with `keep|drop|add` and why."""
+    if facts.robust:
+        return _robust_entries(facts._replace(robust=False), ask)
     value = attention_configs(Work(facts), ask)
     assert isinstance(value, tuple)
     return value
@@ -105,6 +109,63 @@ def _harmless(name: str, facts: Facts, ask: Ask, dispute: DisputedFactError) -> 
         raise DisputedFactError(f"{dispute.message}: {shown}", dispute.hint, dispute.name)
     step = f"{dispute.name} is disputed ({', '.join(outcomes)}), harmless here: one value under all"
     return Derived(first.value, first.kind, (*first.steps, step), first.facts, first.warnings)
+
+
+def _worlds(facts: Facts, used: Iterable[Fact]) -> list[Facts]:
+    """The facts under every combination of claims about the disputed ones among those used."""
+    disputed = [fact.name for fact in used if fact.rivals]
+    worlds = [facts]
+    for name in disputed:
+        claims = {claim.value: claim for claim in facts.claims[name]}
+        worlds = [world.pin(name, claim) for world in worlds for claim in claims.values()]
+    return worlds
+
+
+def _robust(name: str, facts: Facts, ask: Ask) -> Derived:
+    """The value in use if every claim allows it, else the largest that every claim allows."""
+    first = run(name, facts, ask)
+    worlds = _worlds(facts, first.facts)
+    if len(worlds) == 1:
+        return first
+    if name == "attention_configs":
+        step = f"robust: only configurations that all {len(worlds)} combinations of claims allow"
+        return first._replace(value=len(_robust_entries(facts, ask)), steps=(*first.steps, step))
+    others = {d.value for world in worlds if (d := _allowed(name, world, ask)) is not None}
+    ordered = [first.value, *sorted(others - {first.value}, key=lambda v: (str(type(v)), v), reverse=True)]
+    for value in ordered:
+        fixed = ask._replace(literal=value, reason="robust")
+        if all(_allowed(name, world, fixed) is not None for world in worlds):
+            disputed = ", ".join(fact.name for fact in first.facts if fact.rivals)
+            step = f"robust: {value} is legal under all {len(worlds)} combinations of claims about {disputed}"
+            return first._replace(value=value, steps=(*first.steps, step))
+    raise LimitError(
+        f"no value is legal under every claim: {', '.join(str(value) for value in ordered)}",
+        "measure what is disputed, or choose without --robust",
+    )
+
+
+def _allowed(name: str, facts: Facts, ask: Ask) -> Derived | None:
+    try:
+        return run(name, facts, ask)
+    except LimitError:
+        return None
+
+
+def _robust_entries(facts: Facts, ask: Ask) -> tuple[tuple[Entry, str, str], ...]:
+    """The list in use without what some claim rules out."""
+    work = Work(facts)
+    attention_configs(work, ask)
+    known = [entries(world, ask) for world in _worlds(facts, work.used.values())]
+    standing = [{entry for entry, fate, _ in rows if fate != "drop"} for rows in known]
+    found = []
+    for entry, fate, why in entries(facts, ask):
+        if fate == "drop" or all(entry in world for world in standing):
+            found.append((entry, fate, why))
+        elif fate == "keep":
+            found.append((entry, "drop", "a disputed claim rules it out"))
+    if all(fate == "drop" for _, fate, _ in found):
+        raise LimitError("no configuration is legal under every claim", "choose without --robust")
+    return tuple(found)
 
 
 def literal_of(value: Scalar) -> str:

@@ -25,11 +25,15 @@ class Ask(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Candidates by fact name, with the unit, and the pack's choices (value and reason)."""
+    """Candidates by fact name, with the unit, and the pack's choices (value and reason).
+
+    `robust` asks for values that are legal whichever claim about a disputed fact is true.
+    """
 
     units: Mapping[str, str]
     claims: Mapping[str, tuple[Candidate, ...]]
     choices: Mapping[str, tuple[Scalar, str]] = {}
+    robust: bool = False
 
     def resolve(self, name: str) -> Fact:
         """The claim of the best status; the pack's choice where it makes one.
@@ -80,7 +84,7 @@ class Facts(NamedTuple):
     def pin(self, name: str, candidate: Candidate) -> Facts:
         """The same facts with one claim for `name`, and no choice left to make about it."""
         choices = {key: choice for key, choice in self.choices.items() if key != name}
-        return Facts(self.units, {**self.claims, name: (candidate,)}, choices)
+        return self._replace(claims={**self.claims, name: (candidate,)}, choices=choices)
 
 
 class Work:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from muhmod.derive.kernels.card import (
     DOT_MINIMUM,
+    WIDENED,
     Card,
     buffers,
     padded,
@@ -64,18 +65,19 @@ class Tile(NamedTuple):
 
 
 def shared_bytes(c: Card, h: Heads, tile: Tile) -> int:
-    """Shared memory of a block: Q, K and V tiles, and the scores where they pass through it.
+    """Shared memory of a block as Triton 3.6 allocates it: Q, K and V tiles, and scores that pass through it.
 
     wgmma keeps the scores in registers and one copy of K and V a stage; elsewhere one less, and the scores
-    are turned into an operand through shared memory. Without a pipeline K and V share their place,
-    unless V is loaded ahead. Exact with wgmma on sm_90; elsewhere never under, and at most 32 KiB over.
+    are turned into an operand through shared memory. With one stage K and V share their place, unless V is
+    loaded ahead; in fp32 the widened operands of the second product take that of the first's. Exact with
+    wgmma on sm_90 and on sm_75; elsewhere never under, and at most 32 KiB over.
     """
     q, kv = tile.block_m * h.width * h.element, tile.block_n * h.width * h.element
     if warpgroups(c, tile.block_m, tile.warps):
         return q + (2 * kv * tile.stages if tile.stages > 1 or tile.pre_load_v else kv)
     scores = tile.block_m * tile.block_n * h.element
     if not pipelines(c):
-        return q + 2 * kv + scores
+        return (q + max(kv, scores)) // h.element * WIDENED
     shared = tile.stages == 1 and not tile.pre_load_v
     return q + (kv if shared else 2 * kv * buffers(c, tile.block_m, tile.warps, tile.stages)) + scores
 
@@ -169,10 +171,11 @@ def tied(c: Card, h: Heads, block: int) -> Tile | None:
 def explain(c: Card, h: Heads, tile: Tile, blocks: int) -> str:
     """One configuration's numbers."""
     q, kv = tile.block_m * h.width * h.element, tile.block_n * h.width * h.element
+    together = "together" if pipelines(c) else "widened to fp32 together"
     return (
         f"{tile.block_m} x {tile.block_n}, {tile.warps} warps, {tile.stages} stages"
-        f"{', V loaded ahead' if tile.pre_load_v else ''}: Q {q:,} B, K and V {kv:,} B each, together "
-        f"{shared_bytes(c, h, tile):,} B, {blocks} a multiprocessor; "
+        f"{', V loaded ahead' if tile.pre_load_v else ''}: Q {q:,} B, K and V {kv:,} B each, "
+        f"{together} {shared_bytes(c, h, tile):,} B, {blocks} a multiprocessor; "
         f"{tile.block_m}*({h.width} + {tile.block_n})/({c.warp_size}*{tile.warps}) = "
         f"{accumulators(c, h, tile):g} accumulators a thread"
     )

@@ -13,8 +13,10 @@ DOT_MINIMUM = 16
 WARPGROUP, WARPGROUP_ROWS = 4, 64
 # Generations whose shared memory is known as Triton allocates it.
 MODELLED = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "cdna3")
-# Triton pipelines loads only where it can copy to shared memory in the background.
+# Triton 3.6 neither copies in the background nor knows the tensor cores of these: it multiplies in fp32,
+# with operands that are widened on their way through shared memory.
 _UNPIPELINED = ("pascal", "volta", "turing")
+WIDENED = 4
 
 
 class Card(NamedTuple):
@@ -95,13 +97,11 @@ def warpgroups(c: Card, block_m: int, warps: int) -> bool:
 
 
 def buffers(c: Card, block_m: int, warps: int, stages: int) -> int:
-    """How many copies of a loop's tiles Triton keeps in shared memory.
+    """How many copies of a loop's tiles Triton keeps in shared memory, where it pipelines.
 
     wgmma reads shared memory while the next stages arrive: one a stage. Elsewhere the operands
     are in registers by then: one less. Exact on 53,951 measured rows of Triton 3.6 on sm_90.
     """
-    if not pipelines(c):
-        return 1
     return stages if warpgroups(c, block_m, warps) else max(1, stages - 1)
 
 

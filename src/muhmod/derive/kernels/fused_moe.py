@@ -13,7 +13,15 @@ from itertools import product
 from math import ceil, erfc, log2, sqrt
 from typing import NamedTuple
 
-from muhmod.derive.kernels.card import Card, blocks_per_sm, buffers, bytes_to_fill, pipelines, warpgroups
+from muhmod.derive.kernels.card import (
+    WIDENED,
+    Card,
+    blocks_per_sm,
+    buffers,
+    bytes_to_fill,
+    pipelines,
+    warpgroups,
+)
 from muhmod.errors import LimitError
 
 # Accumulators a thread from which Triton spills: half of 255 registers.
@@ -102,13 +110,33 @@ def accumulators(c: Card, tile: Tile) -> float:
 def shared_bytes(c: Card, tile: Tile, element: int = 2) -> int:
     """Shared memory of a block as Triton 3.6 allocates it: the loop's tiles, or the result on its way out.
 
-    With more than one warpgroup the result is turned around in shared memory, at most 128 x 128 at once.
+    With more than four warps the result is turned around in shared memory, part by part. Exact for sm_75 and
+    sm_90, and for sm_80 but for some tiles of eight warps and short K steps, which need less.
     """
     bm, bn = tile.block_m, tile.block_n
-    tiles = (bm + bn) * tile.block_k * element * buffers(c, bm, tile.warps, tile.stages)
-    if warpgroups(c, bm, tile.warps) and tile.warps > 4:
-        return max(tiles, min(bm, 128) * min(bn, 128) * element)
-    return tiles
+    if not pipelines(c):
+        return max(bm, bn) * tile.block_k * WIDENED
+    tiles = _tiles(c, tile, element)
+    if tile.warps <= 4:
+        return tiles
+    return max(tiles, (min(bm, 128) if c.architecture == "hopper" else bm) * min(bn, 128) * element)
+
+
+def _tiles(c: Card, tile: Tile, element: int) -> int:
+    """Bytes of the loop's tiles, all buffers."""
+    copies = buffers(c, tile.block_m, tile.warps, tile.stages)
+    return (tile.block_m + tile.block_n) * tile.block_k * element * copies
+
+
+def _sum(c: Card, tile: Tile, element: int) -> str:
+    """The sum that gives the shared memory, for people."""
+    bm, bn, bk = tile[:3]
+    needed = shared_bytes(c, tile, element)
+    if not pipelines(c):
+        return f"max({bm}, {bn})*{bk}*{WIDENED} = {needed:,} B of shared memory, widened to fp32"
+    copies, tiles = buffers(c, bm, tile.warps, tile.stages), _tiles(c, tile, element)
+    result = f", {needed:,} B with the result" if needed > tiles else ""
+    return f"({bm} + {bn})*{bk}*{element}*{copies} = {tiles:,} B of shared memory{result}"
 
 
 def registers(c: Card, tile: Tile) -> int:
@@ -265,19 +293,15 @@ def explain(c: Card, w: Workload, choice: Choice) -> list[str]:
     tile = choice.tile
     bm, bn, bk, g, warps, stages = tile
     t = w.rows / w.active
-    smem = shared_bytes(c, tile, w.element)
     first = choice.costs[0]
-    keeps = buffers(c, bm, warps, stages)
     flight = first.resident * (bm + bn) * bk * w.element * max(1, stages - 1)
     steps = [
         f"{w.tokens:,} tokens x {w.topk} = {w.rows:,} rows reach {w.active:.4g} of {w.experts} experts: "
         f"t = {t:.4g} rows each",
         f"{choice.looked} configurations fit {c.smem_per_block:,} B of shared memory, "
         f"{c.max_threads_per_block:,} threads and {MOST_ACCUMULATORS} accumulators a thread",
-        f"least time: {bm} x {bn} x {bk}, {warps} warps, {stages} stages: "
-        f"({bm} + {bn})*{bk}*{w.element}*{keeps} = {(bm + bn) * bk * w.element * keeps:,} B of tiles"
-        + (f", {smem:,} B with the result" if smem > (bm + bn) * bk * w.element * keeps else "")
-        + f"; {bm}*{bn}/({c.warp_size}*{warps}) = {accumulators(c, tile):g} accumulators a thread",
+        f"least time: {bm} x {bn} x {bk}, {warps} warps, {stages} stages: {_sum(c, tile, w.element)}; "
+        f"{bm}*{bn}/({c.warp_size}*{warps}) = {accumulators(c, tile):g} accumulators a thread",
         f"{first.resident} blocks a multiprocessor: {flight:,} B under way, where "
         f"{c.memory_bandwidth:g} GB/s / {c.sm_count} x {c.memory_latency:g} ns = {bytes_to_fill(c):,.0f} B "
         "keep the memory busy",

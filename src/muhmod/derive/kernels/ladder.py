@@ -19,8 +19,9 @@ from muhmod.errors import LimitError
 SHORT_DEPTH = 256
 # Blocks a multiprocessor below which narrow tiles spread the work, and deep stages keep memory busy.
 FEW_BLOCKS = 3
-# Empty blocks a multiprocessor up to which deep buffers do not stand in their way.
-FEW_EMPTY = 16
+# Empty blocks (of 32 columns) a multiprocessor up to which deep buffers do not stand in their way, and
+# from which launching them costs more than wide tiles lose.
+FEW_EMPTY, MANY_EMPTY = 16, 96
 # Bounds of GROUP_SIZE_M: an expert's rows over a tile of 128, as `fused_moe.group` rounds them.
 _GROUPS = ((128, 1), (2048, 16), (4096, 32))
 _MOST_GROUP = 64
@@ -40,7 +41,8 @@ def rungs(c: Card, element: int = 2) -> list[Rung]:
 
     Raises LimitError where no tile of an arm fits.
     """
-    wide, narrow = FEW_BLOCKS * c.sm_count * 64 // 2, FEW_EMPTY * c.sm_count * 32
+    wide = FEW_BLOCKS * c.sm_count * 64 // 2
+    few, many = FEW_EMPTY * c.sm_count * 32, MANY_EMPTY * c.sm_count * 32
     blocks = f"{FEW_BLOCKS} blocks of 64 columns on each of {c.sm_count} multiprocessors"
     arms = [
         ("need > 64 and N % 128 and N < 512", (128, 128, 64, 3), "a tile of 256 would be partly empty"),
@@ -50,7 +52,8 @@ def rungs(c: Card, element: int = 2) -> list[Rung]:
         ("need > 16", (32, 128, 64, 3), "a short K loop: more, smaller steps"),
         (f"active * N >= {wide} and N >= {SHORT_DEPTH}", (16, 64, 128, 3), f"at least {blocks}"),
         (f"active * N >= {wide}", (16, 64, 64, 3), f"at least {blocks}, a short K loop"),
-        (f"E * max(K, 2 * N) <= {narrow}", (16, 32, 128, 5), "few blocks, few empty ones: deep buffers"),
+        (f"E * max(K, 2 * N) >= {many}", (16, 128, 64, 5), "many empty blocks: wide tiles launch fewer"),
+        (f"E * max(K, 2 * N) <= {few}", (16, 32, 128, 5), "few blocks, few empty ones: deep buffers"),
         ("", (16, 32, 64, 5), "few blocks among many empty ones: small buffers, many slots"),
     ]
     return [Rung(test, _legal(c, shape, element), why) for test, shape, why in arms]

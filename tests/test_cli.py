@@ -273,7 +273,7 @@ def test_a_fault_of_muhmods_own_is_70_and_says_how_to_report_it(muhmod, enginex,
     def broken(*_):
         raise KeyError("oops")
 
-    monkeypatch.setattr(engine, "_search", broken)
+    monkeypatch.setattr(engine, "search", broken)
     ran = muhmod(*APPLY, enginex)
     assert ran.code == 70
     assert "MUHMOD_DEBUG=1" in ran.err

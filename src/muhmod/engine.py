@@ -1,33 +1,26 @@
-"""Plan, apply, revert: never asks, never prints, never exits.
+"""Plan a tree: never asks, never prints, never exits.
 
 `plan` reads and decides; `apply` writes a plan and reads it back. The flow goes one way.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from muhmod import catalog, derive, guards, lock, tree
-from muhmod.derive.arms import holds, possible
-from muhmod.derive.work import Ask, Work
-from muhmod.errors import DerivationError, FileError, MuhmodError, RefusedError, UsageError, nearest
+from muhmod import catalog, derive, lock, tree
+from muhmod.decide import decide, decide_rule
+from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, nearest
 from muhmod.model import (
-    Derived,
     Edit,
     Found,
-    GuardResult,
     SiteReport,
-    Slot,
-    SlotReport,
 )
 from muhmod.rulebook import Pack, Rule, natural_derivation
-from muhmod.site import MODULE_SCOPE, Definition, Module, dotted
-from muhmod.tree import Text, Tree
+from muhmod.search import Reading, Search, Source, binds, parse, search, too_deep
+from muhmod.tree import Tree
 
-_MOST_CANDIDATES = 3
 _Result = TypeVar("_Result")
 
 
@@ -69,75 +62,22 @@ class Plan(NamedTuple):
         return tuple(f"{row.site}: {row.state}: {row.reason}" for row in self.sites if row.code)
 
 
-class _Source(NamedTuple):
-    """A file in reach: its bytes, text and module, parsed once."""
-
-    file: str
-    data: bytes
-    text: Text
-    module: Module
-
-
-class _Reading:
-    """All files of a tree, read once; parsed only where wanted."""
-
-    def __init__(self, of: Tree, packages: tuple[str, ...]) -> None:
-        self.tree = of
-        # The sources call the package by its own name, whatever its folder is called here.
-        self.names = {of.name, *packages}
-        self.files, self.outside = tree.files(of)
-        self.sources: dict[str, _Source] = {}
-        self.faults: dict[str, FileError] = {}
-
-    def source(self, file: str, data: bytes | None = None) -> _Source:
-        """The parsed file. Raises FileError, the same one each time."""
-        if file in self.faults:
-            raise self.faults[file]
-        if file not in self.sources:
-            try:
-                self.sources[file] = _parse(self.tree, file, data)
-            except FileError as error:
-                self.faults[file] = error
-                raise
-        return self.sources[file]
-
-    def resolve(self, name: str) -> tuple[str, Module] | None:
-        """The module of a dotted name inside the tree."""
-        top, _, rest = name.partition(".")
-        if top not in self.names:
-            return None
-        base = rest.replace(".", "/")
-        for file in (f"{base}.py", f"{base}/__init__.py" if base else "__init__.py"):
-            if file in self.files:
-                return file, self.source(file).module
-        return None
-
-
-def _parse(of: Tree, file: str, data: bytes | None) -> _Source:
-    data = tree.read(of, file) if data is None else data
-    text = tree.decode(data, file)
-    try:
-        return _Source(file, data, text, Module(text.text))
-    except FileError as error:
-        raise FileError(f"{file} {error.message}", error.hint) from None
-
-
 # Planning -------------------------------------------------------------------------------------
 
 
 def plan(of: Tree, pack: Pack, options: Options = Options()) -> Plan:  # noqa: B008
     """Decide every rule of the pack on the tree. Writes nothing. Raises UsageError."""
     check_names(pack, options)
-    reading = _Reading(of, pack.packages)
+    reading = Reading(of, pack.packages)
     active = [rule for rule in pack.rules if _selected(rule, options)]
-    found = _search(reading, active)
+    found = search(reading, active)
     rows: list[SiteReport] = []
     edits: list[tuple[str, str, Edit]] = []
     for rule in pack.rules:
         if rule not in active:
             rows.append(SiteReport(rule.site, "skipped", rule=rule.name, reason="not selected"))
             continue
-        row, changes = _decide_rule(rule, found[rule.name], reading, pack)
+        row, changes = decide_rule(rule, found[rule.name], reading, pack)
         rows.append(row)
         edits += [(rule.name, file, edit) for file, edit in changes]
     if all(row.state in ("lost", "skipped", "absent") for row in rows) and of.name not in (pack.packages):
@@ -154,7 +94,7 @@ def plan(of: Tree, pack: Pack, options: Options = Options()) -> Plan:  # noqa: B
     return Plan(of, pack, tuple(rows), tuple(changes_), tuple(wanted), tuple(notes))
 
 
-def _bad_suppressions(source: _Source) -> list[str]:
+def _bad_suppressions(source: Source) -> list[str]:
     """Suppression comments that do nothing, and why."""
     notes = []
     for line, (sites, reason) in source.module.suppressions().items():
@@ -194,362 +134,6 @@ def check_names(pack: Pack, options: Options) -> None:
 def _selected(rule: Rule, options: Options) -> bool:
     names = {rule.name, rule.site}
     return (not options.select or bool(names & {*options.select})) and not (names & {*options.ignore})
-
-
-class _Search:
-    """What one rule found: bound places, look-alikes, and files that could not be read."""
-
-    def __init__(self) -> None:
-        self.bound: list[tuple[_Source, Found]] = []
-        self.others: list[tuple[_Source, Found]] = []
-        self.faults: list[FileError] = []
-
-
-def _search(reading: _Reading, rules: list[Rule]) -> dict[str, _Search]:
-    """One pass over the bytes of all files; a file is parsed if a rule may bind in it."""
-    found = {rule.name: _Search() for rule in rules}
-    wanted = [(rule, _Needles(rule), catalog.site(rule.site)) for rule in rules]
-    first = {rule.name: max([*needles.names, site.needle], key=len) for rule, needles, site in wanted}
-    needles_ = tuple({*first.values()})
-    for file in reading.files:
-        try:
-            data = tree.read(reading.tree, file)
-        except FileError as error:
-            for search in found.values():
-                search.faults.append(error)
-            continue
-        # One cheap look for the longest name of each rule decides for nearly every file.
-        held = {needle for needle in needles_ if needle in data}
-        if held:
-            for rule, needles, site in wanted:
-                if first[rule.name] in held and site.wanted(data) and needles.match(data):
-                    _look(file, data, rule, reading, found[rule.name])
-    return found
-
-
-class _Needles:
-    """Bytes that a file must hold if a rule may bind in it: the names of its scope, being bound."""
-
-    def __init__(self, rule: Rule) -> None:
-        names = [] if rule.scope == MODULE_SCOPE else rule.scope.split(".")
-        self.names = [name.encode() for name in (*names, rule.beside) if name]
-
-    def match(self, data: bytes) -> bool:
-        """Whether all names stand in the bytes where a definition or binding could be."""
-        return all(_is_bound(name, data) for name in self.names)
-
-
-def _is_bound(name: bytes, data: bytes) -> bool:
-    """Whether `def name`, `class name`, `name =` or `name:` is anywhere, by its bytes."""
-    at = data.find(name)
-    while at >= 0:
-        before, after = data[max(0, at - 80) : at], data[at + len(name) : at + len(name) + 80]
-        if re.search(rb"\b(?:def|class)[\s\\]+$", before) or re.match(rb"\s*[:=]", after):
-            return True
-        at = data.find(name, at + 1)
-    return False
-
-
-def _look(file: str, data: bytes | None, rule: Rule, reading: _Reading, into: _Search) -> None:
-    try:
-        source = reading.source(file, data)
-    except FileError as error:
-        into.faults.append(error)
-        return
-    try:
-        every = catalog.site(rule.site).find(source.module)
-    except RecursionError:
-        into.faults.append(_too_deep(file))
-        return
-    for found in every:
-        found = found._replace(file=file)
-        (into.bound if _binds(rule, found, source.module) else into.others).append((source, found))
-
-
-def _too_deep(file: str) -> FileError:
-    return FileError(f"{file} is nested too deeply to be followed", "--ignore the site, or flatten the code")
-
-
-def _binds(rule: Rule, found: Found, module: Module) -> bool:
-    names = {slot.name for slot in found.slots}
-    return (
-        found.scope == rule.scope
-        and (not rule.slots or bool(names & set(rule.slots)) or bool(found.problem))
-        and (not rule.beside or module.defines(rule.beside))
-    )
-
-
-def _decide_rule(
-    rule: Rule, search: _Search, reading: _Reading, pack: Pack
-) -> tuple[SiteReport, list[tuple[str, Edit]]]:
-    """The row of one rule, and the edits where it binds once."""
-    base = SiteReport(rule.site, "lost", rule=rule.name, scope=rule.scope)
-    if search.faults:
-        fault = search.faults[0]
-        reason = f"{fault.message}; {fault.hint}" if fault.hint else fault.message
-        return base._replace(state="unrewritable", reason=reason, code=fault.code), []
-    if not search.bound:
-        return _lost(base, rule, search, reading), []
-    if len(search.bound) != rule.expect:
-        places = ", ".join(f"{found.file}:{found.line}" for _, found in search.bound)
-        reason = f"found {len(search.bound)} times, expected {rule.expect}: {places}"
-        first = search.bound[0][1]
-        return base._replace(state="ambiguous", reason=reason, code=3, file=first.file, line=first.line), []
-    twice = _bound_twice(rule, search)
-    if twice:
-        first = search.bound[0][1]
-        return base._replace(state="ambiguous", reason=twice, code=3, file=first.file, line=first.line), []
-    decided = [(found.file, *_decide(rule, source, found, reading, pack)) for source, found in search.bound]
-    edits = [(file, edit) for file, _, changes in decided for edit in changes]
-    row = max((row for _, row, _ in decided), key=lambda row: (row.code, row.state == "pending"))
-    if len(decided) > 1:
-        row = row._replace(slots=tuple(slot for _, one, _ in decided for slot in one.slots))
-    return row, edits
-
-
-def _bound_twice(rule: Rule, search: _Search) -> str:
-    """Why the place that was found may not be the one that Python uses; empty where it is.
-
-    A second definition of the same path, or a rebinding of its name, may replace the first.
-    """
-    for source, found in search.bound:
-        paths = [
-            scope.node
-            for scope in source.module.scopes()
-            if scope.path == rule.scope and scope.node is not None and not _is_overload(scope.node)
-        ]
-        if len(paths) > max(1, len([f for _, f in search.bound if f.file == found.file])):
-            lines = ", ".join(str(node.lineno) for node in paths)
-            return f"{rule.scope} is defined {len(paths)} times in {found.file}: lines {lines}"
-        line = source.module.rebinds(rule.scope.partition(".")[0]) if paths else 0
-        if line:
-            return f"{rule.scope} is bound again in {found.file}:{line}"
-    return ""
-
-
-def _is_overload(node: Definition) -> bool:
-    return any(dotted(d).endswith("overload") for d in node.decorator_list)
-
-
-def _lost(base: SiteReport, rule: Rule, search: _Search, reading: _Reading) -> SiteReport:
-    if rule.when_absent == "ok":
-        return base._replace(state="absent", reason="not in this tree, and the rule allows it")
-    candidates = _nearest(rule, _everywhere(rule, search, reading)) or _namesakes(rule, reading)
-    reason = f"no {rule.site} in {rule.scope}" + (f" beside {rule.beside}" if rule.beside else "")
-    if reading.outside:
-        reason += f"; not read, a link out of the tree: {', '.join(reading.outside)}"
-    reason += f"; nearest: {candidates[0]}" if candidates else "; nothing like it is in the tree"
-    return base._replace(reason=reason, code=3, candidates=tuple(candidates))
-
-
-def _everywhere(rule: Rule, search: _Search, reading: _Reading) -> list[Found]:
-    """The site wherever it stands, by its own needles and not by the rule's names."""
-    wide = _Search()
-    site = catalog.site(rule.site)
-    for file in reading.files:
-        if file not in reading.faults:
-            data = tree.read(reading.tree, file)
-            if site.wanted(data):
-                _look(file, data, rule, reading, wide)
-    return [found for _, found in wide.others]
-
-
-def _nearest(rule: Rule, found: list[Found]) -> list[str]:
-    from difflib import SequenceMatcher
-
-    def score(one: Found) -> float:
-        scope = SequenceMatcher(None, rule.scope, one.scope).ratio()
-        names = {slot.name for slot in one.slots}
-        return round((scope + bool(names & set(rule.slots)) + (not one.problem)) / 3, 2)
-
-    ranked = sorted({(-score(f), f.file, f.line, f.scope) for f in found})
-    return [_candidate(*row) for row in ranked[:_MOST_CANDIDATES]]
-
-
-def _namesakes(rule: Rule, reading: _Reading) -> list[str]:
-    """Definitions whose names are near the rule's, where the site itself is nowhere."""
-    from difflib import SequenceMatcher
-
-    wanted = rule.scope.rpartition(".")[2]
-    ranked = set()
-    for file in reading.files:
-        data = tree.read(reading.tree, file)
-        for match in re.finditer(rb"^[ \t]*(?:async\s+def|def|class)\s+(\w+)", data, re.MULTILINE):
-            name = match[1].decode("utf-8", "replace")
-            matcher = SequenceMatcher(None, wanted, name)
-            if matcher.real_quick_ratio() > 0.7 and matcher.quick_ratio() > 0.7 and matcher.ratio() > 0.7:
-                line = data.count(b"\n", 0, match.start(1)) + 1
-                ranked.add((-round(matcher.ratio(), 2), file, line, name))
-    return [_candidate(*row) for row in sorted(ranked)[:_MOST_CANDIDATES]]
-
-
-def _candidate(points: float, file: str, line: int, scope: str) -> str:
-    return f"{file}:{line} {scope} (score {-points:.2f})"
-
-
-# One site -------------------------------------------------------------------------------------
-
-
-def _decide(
-    rule: Rule, source: _Source, found: Found, reading: _Reading, pack: Pack
-) -> tuple[SiteReport, list[Edit]]:
-    """State, slots and edits of one bound site."""
-    row = SiteReport(
-        rule.site, "already", found.file, found.scope, found.line, found.end_line, found.form,
-        rule=rule.name, slots=tuple(_plain(slot) for slot in found.slots),
-    )  # fmt: skip
-    suppressed = _suppressed(rule, source.module, found)
-    if suppressed is not None:
-        return row._replace(state="skipped", reason=f"suppressed in the source: {suppressed}"), []
-    if found.satisfied:
-        return row._replace(state="satisfied-upstream", reason=found.satisfied), []
-    if found.problem:
-        return row._replace(state="unrewritable", reason=found.problem, code=3), []
-    results = tuple(
-        guards.evaluate(guard, found, source.module, reading.resolve, pack.modules, reading.tree.name)
-        for guard in rule.guards
-    )
-    row = row._replace(guards=results)
-    failed = [result for result in results if not result.holds]
-    if failed:
-        return _held(row, rule, failed[0]), []
-    if rule.remove:
-        return _removal(row, found)
-    try:
-        return _values(row, rule, found, pack)
-    except DerivationError as error:
-        reason = f"derivation refused: {error.message}" + (f"; {error.hint}" if error.hint else "")
-        return row._replace(state="unrewritable", reason=reason, code=5), []
-
-
-def _plain(slot: Slot, note: str = "no rule sets it") -> SlotReport:
-    if slot.entry is not None and slot.name != "configs":
-        shown = slot.entry.show() or slot.text
-    elif slot.name == "configs":
-        shown = "the list"
-    else:
-        shown = " ".join(slot.text.split())
-    return SlotReport(slot.name, slot.line, shown, shown, slot.reason or note, end_line=slot.end_line)
-
-
-def _held(row: SiteReport, rule: Rule, guard: GuardResult) -> SiteReport:
-    allowed = rule.when_guard_false == "hold"
-    slots = tuple(slot._replace(note="held by the guard") for slot in row.slots)
-    reason = f"a guard is false, {guard.guard}: {guard.evidence}"
-    return row._replace(state="held", reason=reason, code=0 if allowed else 3, slots=slots)
-
-
-def _suppressed(rule: Rule, module: Module, found: Found) -> str | None:
-    for line, (sites, reason) in module.suppressions().items():
-        if {rule.site, rule.name} & {*sites} and found.line - 1 <= line <= found.end_line and reason:
-            return reason
-    return None
-
-
-def _key(index: int, slot: Slot) -> str:
-    """A slot's name within its site: the same on every run."""
-    return f"{slot.name}#{index}"
-
-
-def _removal(row: SiteReport, found: Found) -> tuple[SiteReport, list[Edit]]:
-    slots, edits = [], []
-    for index, slot in enumerate(found.slots):
-        if slot.editable:
-            why = Derived("", "heuristic", ("its guards hold, so the choice is left to the heuristic",))
-            slots.append(_plain(slot, "")._replace(new="", note="removed", derived=why))
-            edits.append(Edit(_key(index, slot), slot.start, slot.end, "remove", "", slot.segment))
-        else:
-            slots.append(_plain(slot))
-    return row._replace(state="pending", slots=tuple(slots)), edits
-
-
-def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[SiteReport, list[Edit]]:
-    """Each slot that the rule sets, against its derived value."""
-    missing = [name for name in rule.slots if all(slot.name != name for slot in found.slots)]
-    if missing:
-        held = ", ".join(sorted({slot.name for slot in found.slots}))
-        reason = f"the slot {missing[0]} is not there; slots: {held}"
-        return row._replace(state="drifted", reason=reason, code=3), []
-    slots: list[SlotReport] = []
-    edits: list[Edit] = []
-    governed: set[str] = set()
-    for index, slot in enumerate(found.slots):
-        if slot.name == "configs" and "configs" in rule.slots:
-            report, edit = _list(found, rule, pack)
-            slots += report
-            edits += [edit] if edit else []
-            governed.add(slot.name)
-        elif slot.name in rule.slots:
-            report_, edit, sets = _value(index, slot, rule, pack)
-            slots.append(report_)
-            edits += [edit] if edit else []
-            governed |= {slot.name} if sets else set()
-        elif "configs" not in rule.slots:
-            slots.append(_plain(slot))
-    row = row._replace(slots=tuple(slots))
-    unset = [name for name in rule.slots if name not in governed]
-    if unset:
-        notes = sorted({slot.note for slot in slots if slot.name == unset[0]})
-        reason = f"{unset[0]} cannot be set: {'; '.join(notes)}"
-        return row._replace(state="unrewritable", reason=reason, code=3), []
-    return row._replace(state="pending" if edits else "already"), edits
-
-
-def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, Edit | None, bool]:
-    """The report and edit of a leaf; the flag says whether the rule sets it."""
-    plain = _plain(slot)
-    if not slot.live:
-        return plain._replace(note="overwritten on every path: never read"), None, False
-    if not any(possible(arrival, Work(pack.facts)) for arrival in slot.arrivals):
-        work = Work(pack.facts)
-        against = [
-            [c.test for c in arrival.conditions if holds(c.test, work) not in (None, c.taken)]
-            for arrival in slot.arrivals
-        ]
-        tests = [t for t in against[0] if all(t in other for other in against)] or against[0]
-        note = f"an arm that this hardware does not take: {'; '.join(tests)}"
-        return plain._replace(note=note), None, False
-    if not slot.editable:
-        return plain._replace(note=slot.reason), None, False
-    others = [name for name in slot.also if name not in rule.slots]
-    if others:
-        return plain._replace(note=f"the same literal also sets {', '.join(others)}"), None, False
-    setting = rule.slots[slot.name]
-    ask = Ask(slot.arrivals, literal=setting.value, reason=setting.reason)
-    derived = derive.run(setting.derive, pack.facts, ask)
-    if derived.value == slot.value and type(derived.value) is type(slot.value):
-        return plain._replace(note="holds the derived value", derived=derived), None, True
-    new = derive.literal_of(derived.value)
-    report = plain._replace(new=new, note="", derived=derived)
-    return report, Edit(_key(index, slot), slot.start, slot.end, "replace", new, slot.segment), True
-
-
-def _list(found: Found, rule: Rule, pack: Pack) -> tuple[list[SlotReport], Edit | None]:
-    """The reports of a list's entries, and the edit of the whole list."""
-    whole, *entries = found.slots
-    ask = Ask(entries=tuple(slot.entry for slot in entries if slot.entry is not None))
-    derived = derive.run(rule.slots["configs"].derive, pack.facts, ask)
-    fates = derive.entries(pack.facts, ask)
-    reports = []
-    keep = []
-    for slot, (entry, fate, why) in zip(entries, fates, strict=False):
-        kind = Derived(entry.show(), "limit", (why,), derived.facts)
-        keep.append(fate == "keep")
-        note = "feasible: stays" if keep[-1] else "cannot run: goes"
-        shown = entry.show()
-        reports.append(
-            SlotReport(slot.name, slot.line, shown, shown if keep[-1] else "", note, kind,
-                       slot.end_line)
-        )  # fmt: skip
-    added = [(entry, why) for entry, fate, why in fates if fate == "add"]
-    for number, (entry, why) in enumerate(added):
-        kind = Derived(entry.show(), "heuristic", (*derived.steps, why), derived.facts)
-        reports.append(SlotReport(f"configs[+{number}]", whole.end_line, "", entry.show(), "added", kind))
-    if all(keep) and not added:
-        return reports, None
-    payload = (tuple(keep), tuple(entry for entry, _ in added))
-    edit = Edit(_key(0, whole), whole.start, whole.end, "entries", "", whole.segment, payload)
-    return reports, edit
 
 
 # From edits to bytes --------------------------------------------------------------------------
@@ -597,7 +181,7 @@ def _declined(row: SiteReport, edits: list[tuple[str, str, Edit]], options: Opti
 def _rewrite(
     rows: list[SiteReport],
     edits: list[tuple[str, str, Edit]],
-    reading: _Reading,
+    reading: Reading,
     pack: Pack,
     options: Options,
 ) -> tuple[list[Change], list[SiteReport]]:
@@ -619,9 +203,9 @@ def _rewrite(
 
 
 def _change(
-    source: _Source,
+    source: Source,
     group: list[tuple[str, Edit]],
-    reading: _Reading,
+    reading: Reading,
     pack: Pack,
     options: Options,
 ) -> Change:
@@ -649,18 +233,18 @@ def _change(
     return Change(source.file, source.data, data, tuple(records))
 
 
-def _second_pass(after: _Source, rules: set[str], reading: _Reading, pack: Pack, options: Options) -> None:
+def _second_pass(after: Source, rules: set[str], reading: Reading, pack: Pack, options: Options) -> None:
     """Planned again, the new text must leave nothing to do (but what the user declined)."""
     if options.declined:
         return
     for rule in pack.rules:
         if rule.name not in rules:
             continue
-        search = _Search()
+        again = Search()
         for found in catalog.site(rule.site).find(after.module):
-            if _binds(rule, found, after.module) or (rule.remove and found.scope == rule.scope):
-                search.bound.append((after, found._replace(file=after.file)))
-        results = [_decide(rule, after, found, reading, pack) for _, found in search.bound]
+            if binds(rule, found, after.module) or (rule.remove and found.scope == rule.scope):
+                again.bound.append((after, found._replace(file=after.file)))
+        results = [decide(rule, after, found, reading, pack) for _, found in again.bound]
         if not results or any(edits or row.code for row, edits in results):
             raise RefusedError(f"{rule.name}: a second run would change {after.file} again")
 
@@ -715,12 +299,12 @@ def _sites_of(
             wanted = [kind for kind in kinds if kind.wanted(data)]
             if not wanted or (tree.is_generated(data) and not everything):
                 continue
-            module = _parse(of, file, data).module
+            module = parse(of, file, data).module
         except FileError as error:
             faults.append(error)
             continue
         try:
             found += [f._replace(file=file) for kind in wanted for f in kind.find(module)]
         except RecursionError:
-            faults.append(_too_deep(file))
+            faults.append(too_deep(file))
     return found, faults

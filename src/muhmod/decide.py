@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from muhmod import derive, guards
+from muhmod.candidates import lost
 from muhmod.derive.arms import holds, possible
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import DerivationError
+from muhmod.lock import Entry
 from muhmod.model import Derived, Edit, Found, GuardResult, SiteReport, Slot, SlotReport
 from muhmod.rulebook import Pack, Rule
-from muhmod.search import Reading, Search, Source, lost
+from muhmod.search import Reading, Search, Source
 from muhmod.site import Definition, Module, dotted
 
 
 def decide_rule(
-    rule: Rule, search: Search, reading: Reading, pack: Pack
+    rule: Rule, search: Search, reading: Reading, pack: Pack, pin: Entry | None = None
 ) -> tuple[SiteReport, list[tuple[str, Edit]]]:
-    """The row of one rule, and the edits where it binds once."""
+    """The row of one rule, and the edits where it binds once. `pin`: how it was found before."""
     base = SiteReport(rule.site, "lost", rule=rule.name, scope=rule.scope)
     if search.faults:
         fault = search.faults[0]
         reason = f"{fault.message}; {fault.hint}" if fault.hint else fault.message
         return base._replace(state="unrewritable", reason=reason, code=fault.code), []
     if not search.bound:
-        return lost(base, rule, search, reading), []
+        return lost(base, rule, search, reading, pin), []
     if len(search.bound) != rule.expect:
         places = ", ".join(f"{found.file}:{found.line}" for _, found in search.bound)
         reason = f"found {len(search.bound)} times, expected {rule.expect}: {places}"
@@ -75,15 +77,15 @@ def decide(
     suppressed = _suppressed(rule, source.module, found)
     if suppressed is not None:
         return row._replace(state="skipped", reason=f"suppressed in the source: {suppressed}"), []
-    if found.satisfied:
-        return row._replace(state="satisfied-upstream", reason=found.satisfied), []
-    if found.problem:
-        return row._replace(state="unrewritable", reason=found.problem, code=3), []
     results = tuple(
         guards.evaluate(guard, found, source.module, reading.resolve, pack.modules, reading.tree.name)
         for guard in rule.guards
     )
     row = row._replace(guards=results)
+    if found.satisfied:
+        return row._replace(state="satisfied-upstream", reason=found.satisfied), []
+    if found.problem:
+        return row._replace(state="unrewritable", reason=found.problem, code=3), []
     failed = [result for result in results if not result.holds]
     if failed:
         return _held(row, rule, failed[0]), []

@@ -9,40 +9,61 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from muhmod import catalog, derive, lock, tree
+from muhmod import __version__, catalog, coverage, derive, lock, pins, tree
+from muhmod.coverage import Advice
 from muhmod.decide import decide, decide_rule
 from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, nearest
-from muhmod.model import (
-    Edit,
-    Found,
-    SiteReport,
-)
+from muhmod.fingerprint import Place
+from muhmod.model import Edit, Found, SiteReport
 from muhmod.rulebook import Pack, Rule, natural_derivation
 from muhmod.search import Reading, Search, Source, binds, parse, search, too_deep
+from muhmod.site import Module
 from muhmod.tree import Tree
 
 _Result = TypeVar("_Result")
 
 
 class Options(NamedTuple):
-    """What narrows a plan. `declined`: (rule, slot start) of edits that the user said no to."""
+    """What narrows a plan. `declined`: (rule, slot start) of edits that the user said no to.
+
+    `taken`: (rule, "ours" or "theirs") of changed literals that the user decided on.
+    """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     declined: frozenset[tuple[str, int]] = frozenset()
+    taken: frozenset[tuple[str, str]] = frozenset()
+
+
+class Purpose(NamedTuple):
+    """What a plan is for.
+
+    `rewrite`: its files; `pin`: places and stamp for the lock; `advice`: what no rule owns, in the files
+    that it reads or, with `everything`, in all of the tree.
+    """
+
+    rewrite: bool = True
+    pin: bool = True
+    advice: bool = False
+    everything: bool = False
 
 
 class Change(NamedTuple):
-    """A file's old and new bytes, and the splices by rule name, over the new text."""
+    """A file's old and new bytes, the splices by rule name over the new text, and its sites after them."""
 
     file: str
     before: bytes
     after: bytes
     splices: tuple[tuple[str, lock.Splice], ...]
+    places: tuple[Place, ...] = ()
 
 
 class Plan(NamedTuple):
-    """What would be: a row for every rule, and the files that would change."""
+    """What would be: a row for every rule, and the files that would change.
+
+    `places`, `stamp`: where the sites stand now and what that rests on, for the lock; `advice`: tuning
+    literals that no rule owns.
+    """
 
     tree: Tree
     pack: Pack
@@ -50,6 +71,10 @@ class Plan(NamedTuple):
     changes: tuple[Change, ...]
     edits: tuple[tuple[str, str, Edit], ...] = ()
     notes: tuple[str, ...] = ()
+    known: lock.Lock | None = None
+    places: tuple[Place, ...] = ()
+    stamp: lock.Stamp = lock.Stamp()
+    advice: tuple[Advice, ...] = ()
 
     @property
     def code(self) -> int:
@@ -65,19 +90,27 @@ class Plan(NamedTuple):
 # Planning -------------------------------------------------------------------------------------
 
 
-def plan(of: Tree, pack: Pack, options: Options = Options()) -> Plan:  # noqa: B008
-    """Decide every rule of the pack on the tree. Writes nothing. Raises UsageError."""
+def plan(
+    of: Tree,
+    pack: Pack,
+    options: Options = Options(),  # noqa: B008
+    known: lock.Lock | None = None,
+    purpose: Purpose = Purpose(),  # noqa: B008
+) -> Plan:
+    """Decide every rule of the pack on the tree, against its lock. Writes nothing. Raises UsageError."""
     check_names(pack, options)
     reading = Reading(of, pack.packages)
-    active = [rule for rule in pack.rules if _selected(rule, options)]
+    bound_pack = pack._replace(rules=tuple(pins.effective(rule, known) for rule in pack.rules))
+    active = [rule for rule in bound_pack.rules if _selected(rule, options)]
     found = search(reading, active)
     rows: list[SiteReport] = []
     edits: list[tuple[str, str, Edit]] = []
-    for rule in pack.rules:
+    for rule in bound_pack.rules:
         if rule not in active:
             rows.append(SiteReport(rule.site, "skipped", rule=rule.name, reason="not selected"))
             continue
-        row, changes = decide_rule(rule, found[rule.name], reading, pack)
+        pinned = next(iter(known.of_rule(rule.name)), None) if known else None
+        row, changes = decide_rule(rule, found[rule.name], reading, bound_pack, pinned)
         rows.append(row)
         edits += [(rule.name, file, edit) for file, edit in changes]
     if all(row.state in ("lost", "skipped", "absent") for row in rows) and of.name not in (pack.packages):
@@ -85,23 +118,135 @@ def plan(of: Tree, pack: Pack, options: Options = Options()) -> Plan:  # noqa: B
             f"no site of {pack.name} is in {of.name}/, which is no {' or '.join(pack.packages)}",
             "give the package folder of the tree that the pack is for",
         )
+    places = _places(active, found) if known or purpose.pin else {}
+    if known:
+        rows, edits = _against(known, pack, rows, edits, places, found, options)
+    rows, edits = _depending(bound_pack, rows, edits)
     rows, edits = _without_overlaps(rows, edits)
     wanted = [e for e in edits if (e[0], e[2].start) not in options.declined]
     rows = [_declined(row, edits, options) for row in rows]
-    changes_, rows = _rewrite(rows, wanted, reading, pack, options)
+    changes_: list[Change] = []
+    if purpose.rewrite:
+        changes_, rows = _rewrite(rows, wanted, reading, bound_pack, options)
+    if purpose.pin:
+        changes_ = [_with_places(change, bound_pack, places) for change in changes_]
+    wants_advice = purpose.pin or purpose.advice
+    advice = coverage.advice(reading, found, everything=purpose.everything) if wants_advice else ()
+    return Plan(
+        of, pack, tuple(rows), tuple(changes_), tuple(wanted), tuple(_notes(reading, found)), known,
+        tuple(place for one in places.values() for place in one),
+        _stamp(pack, reading) if purpose.pin else lock.Stamp(), tuple(advice),
+    )  # fmt: skip
+
+
+def _places(rules: list[Rule], found: dict[str, Search]) -> dict[str, list[Place]]:
+    return {rule.name: pins.places(rule, found[rule.name].bound) for rule in rules}
+
+
+def _against(
+    known: lock.Lock,
+    pack: Pack,
+    rows: list[SiteReport],
+    edits: list[tuple[str, str, Edit]],
+    places: dict[str, list[Place]],
+    found: dict[str, Search],
+    options: Options,
+) -> tuple[list[SiteReport], list[tuple[str, str, Edit]]]:
+    """Rows and edits as the lock has them."""
+    paired = pins.pairs(known, places, {name: one.bound for name, one in found.items()})
+    stand = pins.standing(paired)
+    taken = dict(options.taken)
+    kept: list[tuple[str, str, Edit]] = []
+    out = []
+    for rule, row in zip(pack.rules, rows, strict=True):
+        own = [(file, edit) for name, file, edit in edits if name == rule.name]
+        if row.state == "ambiguous":
+            row = pins.twins(row, known, places.get(rule.name, []))
+        row, own = pins.hold(rule, row, own, paired.get(rule.name, []), stand, taken.get(rule.name, ""))
+        out.append(row)
+        kept += [(rule.name, file, edit) for file, edit in own]
+    return out, kept
+
+
+_FINE = ("applied", "already", "pending", "satisfied-upstream")
+
+
+def _depending(
+    pack: Pack, rows: list[SiteReport], edits: list[tuple[str, str, Edit]]
+) -> tuple[list[SiteReport], list[tuple[str, str, Edit]]]:
+    """A rule waits for those that it depends on."""
+    while True:
+        states = {row.rule: row for row in rows}
+        for number, (rule, row) in enumerate(zip(pack.rules, rows, strict=True)):
+            bad = [name for name in rule.depends_on if states[name].state not in _FINE]
+            if bad and row.state in ("already", "pending"):
+                allowed = rule.when_guard_false == "hold"
+                reason = f"it depends on {bad[0]}, which is {states[bad[0]].state}"
+                slots = tuple(slot._replace(new=slot.old) for slot in row.slots if slot.old)
+                rows[number] = row._replace(
+                    state="held", reason=reason, code=0 if allowed else 3, slots=slots
+                )
+                edits = [edit for edit in edits if edit[0] != rule.name]
+                break
+        else:
+            return rows, edits
+
+
+def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]]) -> Change:
+    """The change with its file's sites as they will stand."""
+    text = tree.decode(change.after, change.file)
+    after = Source(change.file, change.after, text, Module(text.text))
+    rules = [rule for rule in pack.rules if any(p.file == change.file for p in places.get(rule.name, []))]
+    return change._replace(
+        places=tuple(
+            pins.place(rule, after, found._replace(file=change.file))
+            for rule in rules
+            for found in catalog.site(rule.site).find(after.module)
+            if binds(rule, found, after.module)
+        )
+    )
+
+
+def _stamp(pack: Pack, reading: Reading) -> lock.Stamp:
+    """What the states rest on beside the sites' own files."""
+    seen = {
+        file: pins.digest_of(reading.sources[file].data if file in reading.sources
+                             else tree.read(reading.tree, file))
+        for file in {*reading.near, *reading.sources}
+    }  # fmt: skip
+    inputs = [(name, pins.digest_of(path.read_bytes())) for name, path in pack.files]
+    inputs += [
+        (f"muhmod.codemods/{path.name}", pins.digest_of(path.read_bytes()))
+        for path in catalog.files({rule.site for rule in pack.rules})
+    ]
+    return lock.Stamp(
+        __version__, tuple(inputs), tuple(sorted(n.decode() for n in reading.needles)),
+        pins.digest_of("\n".join(reading.files).encode("utf-8", "surrogateescape")),
+        tuple(sorted(seen.items())),
+    )  # fmt: skip
+
+
+def _notes(reading: Reading, found: dict[str, Search]) -> list[str]:
     notes = [f"{file} is a link out of the tree and was not read" for file in reading.outside]
-    notes += [note for source in reading.sources.values() for note in _bad_suppressions(source)]
-    return Plan(of, pack, tuple(rows), tuple(changes_), tuple(wanted), tuple(notes))
+    return notes + [note for s in reading.sources.values() for note in _bad_suppressions(s, found)]
 
 
-def _bad_suppressions(source: Source) -> list[str]:
+def _bad_suppressions(source: Source, found: dict[str, Search]) -> list[str]:
     """Suppression comments that do nothing, and why."""
     notes = []
+    spans = [
+        (one.site, name, one.line, one.end_line)
+        for name, search in found.items()
+        for of, one in search.bound
+        if of.file == source.file
+    ]
     for line, (sites, reason) in source.module.suppressions().items():
         place = f"{source.file}:{line}: the suppression"
         for name in sites:
-            if name not in catalog.names():
+            if name not in catalog.names() and name not in found:
                 notes.append(f"{place} names no site: {name!r}{nearest(name, catalog.names())}")
+            elif not any(name in row[:2] and row[2] - 1 <= line <= row[3] for row in spans):
+                notes.append(f"{place} of {name} is unused: no such site of a rule stands there")
         if not reason:
             notes.append(f"{place} has no reason, so it does not count")
     return notes
@@ -259,9 +404,15 @@ def _context(text: str, start: int, end: int) -> tuple[str, str]:
 # Sites ----------------------------------------------------------------------------------------
 
 
-def plan_all(trees: Sequence[Tree], pack: Pack, options: Options, jobs: int = 1) -> list[Plan]:
-    """The plans of several trees, in order; with `jobs` worker processes."""
-    return _mapped(plan, [(of, pack, options) for of in trees], jobs)
+def plan_all(
+    trees: Sequence[tuple[Tree, lock.Lock | None]],
+    pack: Pack,
+    options: Options,
+    purpose: Purpose,
+    jobs: int = 1,
+) -> list[Plan]:
+    """The plans of several trees, each with its lock, in order; with `jobs` worker processes."""
+    return _mapped(plan, [(of, pack, options, known, purpose) for of, known in trees], jobs)
 
 
 def _mapped(work: Callable[..., _Result], rows: list[tuple[object, ...]], jobs: int) -> list[_Result]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,7 +74,7 @@ _CONFIG: dict[str, Any] = {
 _STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
 _PACK_KEYS = {"schema", "title", "hardware", "model", "packages", "modules", "choose", "sites"}
 _SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
-              "when_absent", "expect"}  # fmt: skip
+              "when_absent", "expect", "depends_on"}  # fmt: skip
 _SLOT_KEYS = {"derive", "value", "reason"}
 _GUARD_KEYS = {"implemented": {"guard", "symbol"}}
 
@@ -95,7 +95,10 @@ class GuardRule(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """One site rule: which site, bound to which scope, what its slots become."""
+    """One site rule: which site, bound to which scope, what its slots become.
+
+    `file`: the one file that counts, where a person accepted a place among several; "" for any.
+    """
 
     name: str
     site: str
@@ -107,6 +110,8 @@ class Rule(NamedTuple):
     when_guard_false: str = "error"
     when_absent: str = "error"
     expect: int = 1
+    depends_on: tuple[str, ...] = ()
+    file: str = ""
 
 
 class Pack(NamedTuple):
@@ -122,6 +127,10 @@ class Pack(NamedTuple):
     rules: tuple[Rule, ...]
     facts: Facts
     text: str = ""
+    # Every file that the pack was made from, by a name that is the same on any machine.
+    files: tuple[tuple[str, Path], ...] = ()
+    # What the command line put in the place of the pack's own.
+    overridden: bool = False
 
 
 class _Document(NamedTuple):
@@ -168,7 +177,7 @@ def load(
     *,
     hardware: str = "",
     model: str = "",
-    settings: Iterable[str] = (),
+    settings: Sequence[str] = (),
 ) -> Pack:
     """The pack of that name or path, with its facts.
 
@@ -180,12 +189,15 @@ def load(
     if data.get("schema") != RULES_SCHEMA:
         raise document.fail(f"schema must be {RULES_SCHEMA!r}", "schema")
     base = document.path.parent
+    overridden = bool(hardware or model or settings)
     hardware = hardware or _text(document, data, "hardware")
     model = model or _text(document, data, "model")
     units: dict[str, str] = {}
     claims: dict[str, tuple[Candidate, ...]] = {}
+    paths = [document.path]
     for word, kind in ((hardware, "hardware"), (model, "models")):
-        claims.update(_facts(_read(_locate(word, kind, kind.rstrip("s"), base))))
+        paths.append(_locate(word, kind, kind.rstrip("s"), base))
+        claims.update(_facts(_read(paths[-1])))
     claims.update(_settings(settings))
     units = {key: QUANTITIES[key][0] for key in claims}
     choices = _choices(document, claims)
@@ -200,10 +212,41 @@ def load(
         model=Path(model).name.removesuffix(".toml"),
         packages=tuple(_words(document, data, "packages")) or ("vllm",),
         modules=tuple(_words(document, data, "modules")),
-        rules=tuple(_rule(document, key, table) for key, table in sites.items()),
+        rules=_rules(document, sites),
         facts=Facts(units, claims, choices),
         text=document.text,
+        files=tuple((_portable(path), path) for path in paths),
+        overridden=overridden,
     )
+
+
+def _rules(document: _Document, sites: dict[str, Any]) -> tuple[Rule, ...]:
+    rules = {key: _rule(document, key, table) for key, table in sites.items()}
+    for name, rule in rules.items():
+        seen: list[str] = []
+        after = [*rule.depends_on]
+        while after:
+            other = after.pop()
+            if other not in rules:
+                raise document.fail(
+                    f"depends on an unknown rule {other!r}{nearest(other, rules)}",
+                    "sites",
+                    name,
+                    "depends_on",
+                )
+            if other == name:
+                raise document.fail("depends on itself, in the end", "sites", name, "depends_on")
+            if other not in seen:
+                seen.append(other)
+                after += rules[other].depends_on
+    return tuple(rules.values())
+
+
+def _portable(path: Path) -> str:
+    """A name for an input that does not change with the machine: shipped files by their package."""
+    folder = Path(_rules_folder())
+    inside = path.is_relative_to(folder)
+    return f"muhmod.rules/{path.relative_to(folder).as_posix()}" if inside else str(path)
 
 
 def load_facts(name: str, kind: str) -> dict[str, tuple[Candidate, ...]]:
@@ -425,6 +468,7 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
         when_guard_false=table.get("when_guard_false", "error"),
         when_absent=table.get("when_absent", "error"),
         expect=expect,
+        depends_on=tuple(_words(document, table, "depends_on")),
     )
 
 

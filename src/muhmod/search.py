@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import NamedTuple
 
 from muhmod import catalog, tree
 from muhmod.errors import FileError
-from muhmod.model import Found, SiteReport
+from muhmod.model import Found
 from muhmod.rulebook import Rule
 from muhmod.site import MODULE_SCOPE, Module
 from muhmod.tree import Text, Tree
 
-_MOST_CANDIDATES = 3
+_SUPPRESSION = b"muhmod: skip["
 
 
 class Source(NamedTuple):
@@ -33,6 +34,9 @@ class Reading:
         self.names = {of.name, *packages}
         self.files, self.outside = tree.files(of)
         self.sources: dict[str, Source] = {}
+        # The files that hold one of the needles: no other can matter.
+        self.near: list[str] = []
+        self.needles: tuple[bytes, ...] = ()
         self.faults: dict[str, FileError] = {}
 
     def source(self, file: str, data: bytes | None = None) -> Source:
@@ -83,7 +87,7 @@ def search(reading: Reading, rules: list[Rule]) -> dict[str, Search]:
     found = {rule.name: Search() for rule in rules}
     wanted = [(rule, Needles(rule), catalog.site(rule.site)) for rule in rules]
     first = {rule.name: max([*needles.names, site.needle], key=len) for rule, needles, site in wanted}
-    needles_ = tuple({*first.values()})
+    reading.needles = needles_ = tuple({*first.values()})
     for file in reading.files:
         try:
             data = tree.read(reading.tree, file)
@@ -94,9 +98,14 @@ def search(reading: Reading, rules: list[Rule]) -> dict[str, Search]:
         # One cheap look for the longest name of each rule decides for nearly every file.
         held = {needle for needle in needles_ if needle in data}
         if held:
+            reading.near.append(file)
             for rule, needles, site in wanted:
                 if first[rule.name] in held and site.wanted(data) and needles.match(data):
                     look(file, data, rule, reading, found[rule.name])
+        elif _SUPPRESSION in data:
+            # Only to tell that it is unused.
+            with contextlib.suppress(FileError):
+                reading.source(file, data)
     return found
 
 
@@ -137,7 +146,8 @@ def look(file: str, data: bytes | None, rule: Rule, reading: Reading, into: Sear
         return
     for found in every:
         found = found._replace(file=file)
-        (into.bound if binds(rule, found, source.module) else into.others).append((source, found))
+        bound = binds(rule, found, source.module) and rule.file in ("", file)
+        (into.bound if bound else into.others).append((source, found))
 
 
 def too_deep(file: str) -> FileError:
@@ -153,60 +163,3 @@ def binds(rule: Rule, found: Found, module: Module) -> bool:
         and (not rule.slots or bool(names & set(rule.slots)) or bool(found.problem))
         and (not rule.beside or module.defines(rule.beside))
     )
-
-
-def lost(base: SiteReport, rule: Rule, search: Search, reading: Reading) -> SiteReport:
-    """The row of a site that was found nowhere, with the nearest candidates."""
-    if rule.when_absent == "ok":
-        return base._replace(state="absent", reason="not in this tree, and the rule allows it")
-    candidates = _nearest(rule, _everywhere(rule, search, reading)) or _namesakes(rule, reading)
-    reason = f"no {rule.site} in {rule.scope}" + (f" beside {rule.beside}" if rule.beside else "")
-    if reading.outside:
-        reason += f"; not read, a link out of the tree: {', '.join(reading.outside)}"
-    reason += f"; nearest: {candidates[0]}" if candidates else "; nothing like it is in the tree"
-    return base._replace(reason=reason, code=3, candidates=tuple(candidates))
-
-
-def _everywhere(rule: Rule, search: Search, reading: Reading) -> list[Found]:
-    """The site wherever it stands, by its own needles and not by the rule's names."""
-    wide = Search()
-    site = catalog.site(rule.site)
-    for file in reading.files:
-        if file not in reading.faults:
-            data = tree.read(reading.tree, file)
-            if site.wanted(data):
-                look(file, data, rule, reading, wide)
-    return [found for _, found in wide.others]
-
-
-def _nearest(rule: Rule, found: list[Found]) -> list[str]:
-    from difflib import SequenceMatcher
-
-    def score(one: Found) -> float:
-        scope = SequenceMatcher(None, rule.scope, one.scope).ratio()
-        names = {slot.name for slot in one.slots}
-        return round((scope + bool(names & set(rule.slots)) + (not one.problem)) / 3, 2)
-
-    ranked = sorted({(-score(f), f.file, f.line, f.scope) for f in found})
-    return [_candidate(*row) for row in ranked[:_MOST_CANDIDATES]]
-
-
-def _namesakes(rule: Rule, reading: Reading) -> list[str]:
-    """Definitions whose names are near the rule's, where the site itself is nowhere."""
-    from difflib import SequenceMatcher
-
-    wanted = rule.scope.rpartition(".")[2]
-    ranked = set()
-    for file in reading.files:
-        data = tree.read(reading.tree, file)
-        for match in re.finditer(rb"^[ \t]*(?:async\s+def|def|class)\s+(\w+)", data, re.MULTILINE):
-            name = match[1].decode("utf-8", "replace")
-            matcher = SequenceMatcher(None, wanted, name)
-            if matcher.real_quick_ratio() > 0.7 and matcher.quick_ratio() > 0.7 and matcher.ratio() > 0.7:
-                line = data.count(b"\n", 0, match.start(1)) + 1
-                ranked.add((-round(matcher.ratio(), 2), file, line, name))
-    return [_candidate(*row) for row in sorted(ranked)[:_MOST_CANDIDATES]]
-
-
-def _candidate(points: float, file: str, line: int, scope: str) -> str:
-    return f"{file}:{line} {scope} (score {-points:.2f})"

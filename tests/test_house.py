@@ -15,7 +15,7 @@ SOURCES = sorted((ROOT / "src" / "muhmod").rglob("*.py"))
 FLOORS = {
     "model": 0, "errors": 0,
     "derive": 1, "rulebook": 2, "lock": 1, "tree": 1, "site": 1, "flow": 2, "constants": 2, "patch": 1,
-    "catalog": 3, "journal": 2,
+    "catalog": 3, "journal": 2, "unchanged": 2,
     "rewrite": 4, "guards": 4, "fingerprint": 4,
     "search": 5, "show": 5, "drift": 5,
     "candidates": 6, "coverage": 6, "pins": 6,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 
-from muhmod import catalog, drift, fingerprint, tree
+from muhmod import catalog, drift, fingerprint
 from muhmod.lock import Entry
 from muhmod.model import Difference, Found, SiteReport
 from muhmod.rulebook import Rule
 from muhmod.search import Reading, Search, look
 
 _MOST = 3
+_SHARED = 5
+_LONGEST = 80
+_DEF = b"def "
 
 
 def lost(base: SiteReport, rule: Rule, search: Search, reading: Reading, pin: Entry | None) -> SiteReport:
@@ -42,10 +45,8 @@ def _everywhere(rule: Rule, reading: Reading) -> list[Found]:
     wide = Search()
     site = catalog.site(rule.site)
     for file in reading.files:
-        if file not in reading.faults:
-            data = tree.read(reading.tree, file)
-            if site.wanted(data):
-                look(file, data, rule, reading, wide)
+        if file not in reading.faults and site.needle in (data := reading.data(file)) and site.wanted(data):
+            look(file, data, rule, reading, wide)
     return [found for _, found in wide.others]
 
 
@@ -92,14 +93,21 @@ def _namesakes(rule: Rule, reading: Reading) -> list[str]:
     from difflib import SequenceMatcher
 
     wanted = rule.scope.rpartition(".")[2]
+    # A near name shares a few letters in a row: only those are compared letter by letter.
+    parts = [wanted[at : at + _SHARED] for at in range(max(1, len(wanted) - _SHARED + 1))]
+    shares = re.compile("|".join(map(re.escape, parts)).encode()).search
+    matcher = SequenceMatcher(None, "", wanted)
     ranked = set()
     for file in reading.files:
-        data = tree.read(reading.tree, file)
-        for match in re.finditer(rb"^[ \t]*(?:async\s+def|def|class)\s+(\w+)", data, re.MULTILINE):
-            name = match[1].decode("utf-8", "replace")
-            matcher = SequenceMatcher(None, wanted, name)
-            if matcher.real_quick_ratio() > 0.7 and matcher.quick_ratio() > 0.7 and matcher.ratio() > 0.7:
-                line = data.count(b"\n", 0, match.start(1)) + 1
+        data = reading.data(file)
+        for chunk in data.split(_DEF)[1:]:
+            found = chunk[:_LONGEST].partition(b"(")[0].strip()
+            if not shares(found):
+                continue
+            name = found.decode("utf-8", "replace")
+            matcher.set_seq1(name)
+            if matcher.real_quick_ratio() > 0.7 and matcher.ratio() > 0.7:
+                line = data.count(b"\n", 0, data.find(_DEF + found)) + 1
                 ranked.add((-round(matcher.ratio(), 2), file, line, name))
     return [
         f"{file}:{line} {name} (score {-points:.2f}; first difference: no {rule.site} in it)"

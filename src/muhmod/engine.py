@@ -16,7 +16,7 @@ from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, near
 from muhmod.fingerprint import Place
 from muhmod.model import Edit, Found, SiteReport
 from muhmod.rulebook import Pack, Rule, natural_derivation
-from muhmod.search import Reading, Search, Source, binds, parse, search, too_deep
+from muhmod.search import SUPPRESSION, Reading, Search, Source, binds, parse, search, too_deep
 from muhmod.site import Module
 from muhmod.tree import Tree
 
@@ -131,7 +131,7 @@ def plan(
     if purpose.pin:
         changes_ = [_with_places(change, bound_pack, places) for change in changes_]
     wants_advice = purpose.pin or purpose.advice
-    advice = coverage.advice(reading, found, everything=purpose.everything) if wants_advice else ()
+    advice = coverage.advice(reading, active, found, everything=purpose.everything) if wants_advice else ()
     return Plan(
         of, pack, tuple(rows), tuple(changes_), tuple(wanted), tuple(_notes(reading, found)), known,
         tuple(place for one in places.values() for place in one),
@@ -220,7 +220,7 @@ def _stamp(pack: Pack, reading: Reading) -> lock.Stamp:
         for path in catalog.files({rule.site for rule in pack.rules})
     ]
     return lock.Stamp(
-        __version__, tuple(inputs), tuple(sorted(n.decode() for n in reading.needles)),
+        __version__, tuple(inputs), tuple(sorted(n.decode() for n in (*reading.needles, SUPPRESSION))),
         pins.digest_of("\n".join(reading.files).encode("utf-8", "surrogateescape")),
         tuple(sorted(seen.items())),
     )  # fmt: skip

@@ -69,8 +69,8 @@ def _portable(named: tuple[str, Path], home: Path) -> str:
 
 
 def _stamp(made: Plan, changes: dict[str, Change], home: Path) -> lock.Stamp:
-    """The plan's stamp, with the files as written. None where another command line would not get it."""
-    if made.pack.overridden:
+    """The plan's stamp, with the files as written. Empty where another look may say more, or other things."""
+    if made.pack.overridden or made.code or made.notes:
         return lock.Stamp()
     seen = {
         file: pins.digest_of(changes[file].after) if file in changes else digest

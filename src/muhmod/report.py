@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from muhmod import unchanged
 from muhmod.coverage import Advice
 from muhmod.model import Derived, Fact, Found, SiteReport, SlotReport
 from muhmod.rulebook import Pack
@@ -197,9 +198,9 @@ def plain(rows: Iterable[SiteReport]) -> list[str]:
     """A line a site, and below it what is not as it was pinned: for `check`, which wakes no table."""
     lines = []
     for row in rows:
-        place = f"  {row.file}:{row.line}" if row.file else ""
-        reason = f"  {row.reason}" if row.reason and not row.differences else ""
-        lines.append(f"{row.state:<18} {row.rule or row.site:<17}{place}{reason}".rstrip())
+        place = f"{row.file}:{row.line}" if row.file else ""
+        reason = row.reason if not any(one.kind != "moved" for one in row.differences) else ""
+        lines.append(unchanged.line(row.state, row.rule or row.site, place, reason))
         lines += [f"    {text}" for text in _details(row)]
     return lines
 

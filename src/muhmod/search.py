@@ -13,7 +13,7 @@ from muhmod.rulebook import Rule
 from muhmod.site import MODULE_SCOPE, Module
 from muhmod.tree import Text, Tree
 
-_SUPPRESSION = b"muhmod: skip["
+SUPPRESSION = b"muhmod: skip["
 
 
 class Source(NamedTuple):
@@ -38,6 +38,13 @@ class Reading:
         self.near: list[str] = []
         self.needles: tuple[bytes, ...] = ()
         self.faults: dict[str, FileError] = {}
+        self._data: dict[str, bytes] = {}
+
+    def data(self, file: str) -> bytes:
+        """A file's bytes. Kept from the second time on: only what is lost is looked for again."""
+        if file not in self._data:
+            self._data[file] = tree.read(self.tree, file)
+        return self._data[file]
 
     def source(self, file: str, data: bytes | None = None) -> Source:
         """The parsed file. Raises FileError, the same one each time."""
@@ -102,7 +109,7 @@ def search(reading: Reading, rules: list[Rule]) -> dict[str, Search]:
             for rule, needles, site in wanted:
                 if first[rule.name] in held and site.wanted(data) and needles.match(data):
                     look(file, data, rule, reading, found[rule.name])
-        elif _SUPPRESSION in data:
+        elif SUPPRESSION in data:
             # Only to tell that it is unused.
             with contextlib.suppress(FileError):
                 reading.source(file, data)

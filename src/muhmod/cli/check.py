@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from muhmod import unchanged
 from muhmod.cli.shared import (
     FORMATS,
     JOBS,
@@ -48,11 +49,12 @@ def check(trees: tuple[str, ...], **given: Any) -> int:
     words = settings.trees(trees)
     pack, located = _pack_and_trees(words, settings)
     everything = given["strict"] or bool(given["verbose"]) or settings.format() in ("json", "sarif")
-    purpose = engine.Purpose(rewrite=False, pin=False, advice=True, everything=everything)
+    wanted = given["strict"] or not given["quiet"]
+    purpose = engine.Purpose(rewrite=False, pin=False, advice=wanted, everything=everything)
     with writing(located, "check"):
         pairs = locked(located, settings)
         made = engine.plan_all(pairs, pack, settings.options(), purpose, settings.jobs)
-    made = [plan._replace(sites=(*plan.sites, *_orphans(plan))) for plan in made]
+    made = [plan._replace(sites=_rows(plan)) for plan in made]
     code = max(_code(plan, strict=given["strict"]) for plan in made)
     _report(made, code, out, settings)
     return code
@@ -77,6 +79,10 @@ def _pack_and_trees(words: list[str], settings: Settings) -> tuple[Pack, list[Tr
 
 def _pack_of(known: Lock, path: Path) -> str:
     return str(path.parent / known.rules) if known.rules.endswith(".toml") else known.rules
+
+
+def _rows(plan: Plan) -> tuple[SiteReport, ...]:
+    return tuple(sorted((*plan.sites, *_orphans(plan)), key=lambda row: (row.site, row.rule)))
 
 
 def _orphans(plan: Plan) -> list[SiteReport]:
@@ -150,7 +156,7 @@ def _talk(plan: Plan, code: int, *, quiet: bool) -> None:
     if plan.known is None:
         say(f"no lock beside {plan.tree.name}/: held against the rules alone; `muhmod pin` makes one")
     if not code:
-        say(f"{plan.tree.name}/ is as {plan.pack.name} wants it")
+        say(unchanged.closing(plan.tree.name, plan.pack.name))
     elif code == 1:
         say("changes pending: `muhmod apply` makes them, `muhmod relock` takes changed rules into the lock")
     elif any(row.state in ("drifted", "lost", "ambiguous") for row in plan.sites):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import zip_longest
+from typing import NamedTuple
 
 from muhmod.fingerprint import Place, Word
 from muhmod.lock import Entry, Pinned
@@ -24,7 +25,7 @@ def differences(entry: Entry, place: Place) -> tuple[list[Difference], list[Thre
     if texts is None:
         out.append(_shape(entry, place))
     for number, (pinned, text) in enumerate(zip(entry.slots, texts or (), strict=texts is not None)):
-        if text not in ((pinned.ours,) if entry.kept else (pinned.base, pinned.ours)):
+        if text not in (pinned.base, pinned.ours):
             literals.append(ThreeWay(pinned.name, pinned.base, pinned.ours, text))
             line = place.lines[number] if number < len(place.lines) else place.line
             out.append(Difference("literal", _said(pinned, text), place.file, line))
@@ -48,29 +49,38 @@ def stands(entry: Entry, place: Place) -> bool:
     return any(slot.base != slot.ours == text for slot, text in zip(entry.slots, texts, strict=bool(texts)))
 
 
-def cause(
-    entry: Entry,
-    place: Place,
-    found: Iterable[Difference],
-    literals: list[ThreeWay],
-    *,
-    elsewhere: bool,
-    alone: bool,
-) -> Cause | None:
-    """Who moved it: the literals are muhmod's to hold, all around them is upstream's.
+def is_back(entry: Entry, place: Place) -> bool:
+    """Whether something that muhmod wrote at this site is as upstream has it again."""
+    texts = standing_texts(entry, place) or []
+    return any(slot.ours != slot.base == text for slot, text in zip(entry.slots, texts, strict=bool(texts)))
 
-    `elsewhere`: other sites of the tree hold what muhmod wrote, so it is no fresh upstream tree;
+
+class Evidence(NamedTuple):
+    """What else tells an edited tree from a fresh one of upstream's.
+
+    `ours`: some site of the tree holds what muhmod wrote; `back`: some site is as upstream has it again;
     `alone`: nothing else in the file differs.
     """
+
+    ours: bool
+    back: bool
+    alone: bool
+
+
+def cause(
+    entry: Entry, place: Place, found: Iterable[Difference], literals: list[ThreeWay], evidence: Evidence
+) -> Cause | None:
+    """Who moved it: the literals are muhmod's to hold, all around them is upstream's."""
     around = any(one.kind not in ("moved", "literal", "condition") for one in found)
     here = stands(entry, place)
     if around:
         return "both" if literals and here else "upstream moved"
     if not literals:
         return None
-    if here or elsewhere or (entry.written and alone):
+    if here or evidence.ours:
         return "somebody edited"
-    return "upstream moved"
+    fresh = evidence.back or not entry.written or not evidence.alone
+    return "upstream moved" if fresh else "somebody edited"
 
 
 def _said(pinned: Pinned, text: str) -> str:

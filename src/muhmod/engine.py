@@ -24,15 +24,11 @@ _Result = TypeVar("_Result")
 
 
 class Options(NamedTuple):
-    """What narrows a plan. `declined`: (rule, slot start) of edits that the user said no to.
-
-    `taken`: (rule, "ours" or "theirs") of changed literals that the user decided on.
-    """
+    """What narrows a plan. `declined`: (rule, slot start) of edits that the user said no to."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     declined: frozenset[tuple[str, int]] = frozenset()
-    taken: frozenset[tuple[str, str]] = frozenset()
 
 
 class Purpose(NamedTuple):
@@ -118,16 +114,18 @@ def plan(
             f"no site of {pack.name} is in {of.name}/, which is no {' or '.join(pack.packages)}",
             "give the package folder of the tree that the pack is for",
         )
+    planned = tuple(edits)
     places = _places(active, found) if known or purpose.pin else {}
     if known:
-        rows, edits = _against(known, pack, rows, edits, places, found, options)
+        rows, edits = _against(known, pack, rows, edits, places, found)
     rows, edits = _depending(bound_pack, rows, edits)
     rows, edits = _without_overlaps(rows, edits)
     wanted = [e for e in edits if (e[0], e[2].start) not in options.declined]
+    left = frozenset((rule, edit.name) for rule, _, edit in {*planned} - {*wanted})
     rows = [_declined(row, edits, options) for row in rows]
     changes_: list[Change] = []
     if purpose.rewrite:
-        changes_, rows = _rewrite(rows, wanted, reading, bound_pack, options)
+        changes_, rows = _rewrite(rows, wanted, reading, bound_pack, left)
     if purpose.pin:
         changes_ = [_with_places(change, bound_pack, places) for change in changes_]
     wants_advice = purpose.pin or purpose.advice
@@ -150,19 +148,17 @@ def _against(
     edits: list[tuple[str, str, Edit]],
     places: dict[str, list[Place]],
     found: dict[str, Search],
-    options: Options,
 ) -> tuple[list[SiteReport], list[tuple[str, str, Edit]]]:
     """Rows and edits as the lock has them."""
     paired = pins.pairs(known, places, {name: one.bound for name, one in found.items()})
     stand = pins.standing(paired)
-    taken = dict(options.taken)
     kept: list[tuple[str, str, Edit]] = []
     out = []
     for rule, row in zip(pack.rules, rows, strict=True):
         own = [(file, edit) for name, file, edit in edits if name == rule.name]
         if row.state == "ambiguous":
             row = pins.twins(row, known, places.get(rule.name, []))
-        row, own = pins.hold(rule, row, own, paired.get(rule.name, []), stand, taken.get(rule.name, ""))
+        row, own = pins.hold(rule, row, own, paired.get(rule.name, []), stand)
         out.append(row)
         kept += [(rule.name, file, edit) for file, edit in own]
     return out, kept
@@ -328,14 +324,14 @@ def _rewrite(
     edits: list[tuple[str, str, Edit]],
     reading: Reading,
     pack: Pack,
-    options: Options,
+    left: frozenset[tuple[str, str]],
 ) -> tuple[list[Change], list[SiteReport]]:
     """The changed files. Where one fails, its sites' rows say why and nothing of it stands."""
     changes = []
     for file in sorted({file for _, file, _ in edits}):
         group = [(rule, edit) for rule, of, edit in edits if of == file]
         try:
-            changes.append(_change(reading.source(file), group, reading, pack, options))
+            changes.append(_change(reading.source(file), group, reading, pack, left))
         except MuhmodError as error:
             failed = {rule for rule, _ in group}
             rows = [
@@ -352,7 +348,7 @@ def _change(
     group: list[tuple[str, Edit]],
     reading: Reading,
     pack: Pack,
-    options: Options,
+    left: frozenset[tuple[str, str]],
 ) -> Change:
     """One file's change, re-parsed and planned a second time before it is offered."""
     from muhmod import rewrite
@@ -374,14 +370,14 @@ def _change(
         record = lock.Splice(splice.edit.name, at, old, splice.new, head, tail)
         records.append((names[id(splice.edit)], record))
     module = source.module.edited(text, [(r.at, r.at + len(r.new)) for _, r in records])
-    _second_pass(source._replace(module=module), set(names.values()), reading, pack, options)
+    _second_pass(source._replace(module=module), set(names.values()), reading, pack, left)
     return Change(source.file, source.data, data, tuple(records))
 
 
-def _second_pass(after: Source, rules: set[str], reading: Reading, pack: Pack, options: Options) -> None:
-    """Planned again, the new text must leave nothing to do (but what the user declined)."""
-    if options.declined:
-        return
+def _second_pass(
+    after: Source, rules: set[str], reading: Reading, pack: Pack, left: frozenset[tuple[str, str]]
+) -> None:
+    """Planned again, the new text must leave nothing to do but what the user `left`: (rule, edit)."""
     for rule in pack.rules:
         if rule.name not in rules:
             continue
@@ -390,7 +386,9 @@ def _second_pass(after: Source, rules: set[str], reading: Reading, pack: Pack, o
             if binds(rule, found, after.module) or (rule.remove and found.scope == rule.scope):
                 again.bound.append((after, found._replace(file=after.file)))
         results = [decide(rule, after, found, reading, pack) for _, found in again.bound]
-        if not results or any(edits or row.code for row, edits in results):
+        if not results or any(
+            row.code or any((rule.name, edit.name) not in left for edit in edits) for row, edits in results
+        ):
             raise RefusedError(f"{rule.name}: a second run would change {after.file} again")
 
 

@@ -50,8 +50,8 @@ class Print(NamedTuple):
 class Place(NamedTuple):
     """A bound site as it stands now.
 
-    `at`: char offset of its first slot; `lines`: of each slot that the rule sets; `digest`: sha256 of
-    the file.
+    `at`: char offset of its first slot; `lines`, `keys`: of each slot that the rule sets, its line and
+    its name in edits; `digest`: sha256 of the file.
     """
 
     rule: str
@@ -62,6 +62,7 @@ class Place(NamedTuple):
     line: int
     at: int
     lines: tuple[int, ...]
+    keys: tuple[str, ...]
     digest: str
     print: Print
 

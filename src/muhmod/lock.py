@@ -30,11 +30,15 @@ class Splice(NamedTuple):
 
 
 class Pinned(NamedTuple):
-    """A slot's text before muhmod wrote (`base`) and after (`ours`; equal where nothing was written)."""
+    """A slot's text before muhmod wrote (`base`) and after (`ours`; equal where nothing was written).
+
+    `kept`: `ours` is a value that a person accepted, so it is not derived anew.
+    """
 
     name: str
     base: str
     ours: str
+    kept: bool = False
 
 
 class Entry(NamedTuple):
@@ -42,8 +46,7 @@ class Entry(NamedTuple):
 
     `rule`, `digest`: the rule's name and a hash of what it says; `before`, `after`: sha256 of the file
     without and with what was written; `guards`, `body`: the site's fingerprint; `facts`: what the values
-    rest on; `accepted`: the reason for which a person took this place or value; `kept`: whether it is the
-    value that was taken, so that it is not derived anew.
+    rest on; `accepted`: the reason for which a person took this place or value.
     """
 
     rule: str
@@ -63,7 +66,6 @@ class Entry(NamedTuple):
     facts: tuple[tuple[str, Any], ...] = ()
     splices: tuple[Splice, ...] = ()
     accepted: str = ""
-    kept: bool = False
 
     @property
     def written(self) -> bool:
@@ -170,7 +172,8 @@ def salvage(path: Path) -> Lock | None:
         try:
             row = json.loads(line)
             if row.get("schema") == SCHEMA and not lock.tree:
-                lock = lock._replace(tree=row["tree"], rules=row["rules"], digest=row["digest"])
+                pinned = bool(row.get("pinned", False))
+                lock = Lock(row["tree"], row["rules"], row["digest"], pinned=pinned)
             elif "site" in row:
                 entries[_entry(row)] = None
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -243,14 +246,14 @@ def _row(entry: Entry) -> dict[str, Any]:
     row |= {"kind": entry.site} if entry.site != entry.rule else {}
     row |= {key: getattr(entry, key) for key in _WORDS}
     row["line"] = entry.line
-    row["slots"] = [list(slot) for slot in entry.slots]
+    row["slots"] = [[*slot[:3], *([True] if slot.kept else [])] for slot in entry.slots]
     row["guards"] = [list(chain) for chain in entry.guards]
     row["body"] = " ".join(entry.body)
     row["facts"] = dict(entry.facts)
     if entry.splices:
         row["splices"] = [list(splice) for splice in entry.splices]
     if entry.accepted:
-        row |= {"accepted": entry.accepted, "kept": entry.kept}
+        row["accepted"] = entry.accepted
     return row
 
 
@@ -265,7 +268,9 @@ def _entry(row: dict[str, Any]) -> Entry:
         **words,
         site=str(row.get("kind", row["site"])),
         line=int(row["line"]),
-        slots=tuple(Pinned(str(name), str(base), str(ours)) for name, base, ours in row["slots"]),
+        slots=tuple(
+            Pinned(str(name), str(base), str(ours), bool(kept)) for name, base, ours, *kept in row["slots"]
+        ),
         guards=tuple(tuple(str(test) for test in chain) for chain in row["guards"]),
         body=tuple(str(row["body"]).split()),
         facts=tuple(sorted(dict(row["facts"]).items())),
@@ -273,7 +278,6 @@ def _entry(row: dict[str, Any]) -> Entry:
             Splice(str(slot), int(at), str(old), str(new), str(head), str(tail))
             for slot, at, old, new, head, tail in row.get("splices", ())
         ),
-        kept=bool(row.get("kept", False)),
     )
 
 

@@ -52,6 +52,7 @@ def place(rule: Rule, source: Source, found: Found) -> Place:
         rule.name, rule.site, source.file, found.scope, found.form, found.line,
         min((slot.start for slot in slots), default=0),
         tuple(slot.line for slot in slots),
+        tuple(f"{slot.name}#{number}" for number, slot in enumerate(found.slots) if slot in slots),
         digest_of(source.data),
         fingerprint.take(source.module, found, rule.slots, remove=rule.remove),
     )  # fmt: skip
@@ -107,23 +108,25 @@ def _alone(entry: Entry, source: Source, found: Found) -> bool:
         return False
 
 
-def standing(found: Mapping[str, list[Pair]]) -> set[str]:
-    """The rules of which something that muhmod wrote still stands."""
-    return {rule for rule, rows in found.items() if any(drift.stands(p.entry, p.place) for p in rows)}
+class Standing(NamedTuple):
+    """The rules of which something that muhmod wrote still stands, or is as upstream has it again."""
+
+    ours: frozenset[str]
+    back: frozenset[str]
+
+
+def standing(found: Mapping[str, list[Pair]]) -> Standing:
+    """What of all that was written is still there."""
+    return Standing(
+        frozenset(rule for rule, rows in found.items() if any(drift.stands(p.entry, p.place) for p in rows)),
+        frozenset(rule for rule, rows in found.items() if any(drift.is_back(p.entry, p.place) for p in rows)),
+    )
 
 
 def hold(
-    rule: Rule,
-    row: SiteReport,
-    edits: Changes,
-    own: list[Pair],
-    stand: set[str],
-    taken: str = "",
+    rule: Rule, row: SiteReport, edits: Changes, own: list[Pair], stand: Standing
 ) -> tuple[SiteReport, Changes]:
-    """The row as the lock has it: drifted where something that counts differs.
-
-    `taken`: a changed literal that a person decided on, "ours" (to be written again) or "theirs".
-    """
+    """The row as the lock has it: drifted where something that counts differs."""
     if row.state in ("lost", "absent", "ambiguous") or row.code == 4 or not own:
         return row, edits
     found: list[Difference] = []
@@ -132,10 +135,8 @@ def hold(
     for pair in own:
         differs, changed = drift.differences(pair.entry, pair.place)
         differs += _conditions(pair, row)
-        elsewhere = bool(stand - {rule.name})
-        cause = cause or drift.cause(
-            pair.entry, pair.place, differs, changed, elsewhere=elsewhere, alone=pair.alone
-        )
+        evidence = drift.Evidence(bool(stand.ours - {rule.name}), bool(stand.back), pair.alone)
+        cause = cause or drift.cause(pair.entry, pair.place, differs, changed, evidence)
         found += differs
         literals += changed
     entry = own[0].entry
@@ -143,16 +144,36 @@ def hold(
         differences=tuple(found), literals=tuple(literals), cause=cause, pinned=f"{entry.file}:{entry.line}"
     )
     serious = [one for one in found if one.kind != "moved"]
-    if taken == "theirs":
-        return row._replace(state="skipped", code=0, reason="kept as it stands", slots=_as_they_are(row)), []
-    if serious and not (taken == "ours" and {one.kind for one in serious} == {"literal"}):
+    if serious:
         return _drifted(row, serious), []
-    if entry.kept:
-        reason = f"its value was accepted: {entry.accepted.removeprefix(ONE_FILE)}"
-        return row._replace(state="skipped", code=0, reason=reason, slots=_as_they_are(row)), []
-    if not serious and _rules_changed(rule, row, own):
+    if row.state == "satisfied-upstream" and any(drift.stands(pair.entry, pair.place) for pair in own):
+        row = row._replace(state="already", reason="")
+    row, edits = _without_kept(row, edits, own)
+    if _rules_changed(rule, row, own):
         row = row._replace(cause="rules changed")
     return row, edits
+
+
+def _without_kept(row: SiteReport, edits: Changes, own: list[Pair]) -> tuple[SiteReport, Changes]:
+    """The row and edits without the slots whose values a person accepted as they stand."""
+    kept = {
+        (pair.place.file, key)
+        for pair in own
+        for key, slot in zip(pair.place.keys, pair.entry.slots, strict=False)
+        if slot.kept
+    }
+    if not kept:
+        return row, edits
+    reason = f"kept as accepted: {own[0].entry.accepted.removeprefix(ONE_FILE)}"
+    rest = [(file, edit) for file, edit in edits if (file, edit.name) not in kept]
+    if rest:
+        numbers = {int(key.rpartition("#")[2]) for _, key in kept}
+        slots = tuple(
+            slot._replace(new=slot.old, note=reason, derived=None) if number in numbers else slot
+            for number, slot in enumerate(row.slots)
+        )
+        return row._replace(slots=slots, reason=reason), rest
+    return row._replace(state="skipped", code=0, reason=reason, slots=_as_they_are(row)), []
 
 
 def _as_they_are(row: SiteReport) -> tuple[SlotReport, ...]:

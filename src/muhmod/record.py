@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from muhmod import catalog, drift, lock, pins, tree
+from muhmod import catalog, drift, lock, pins, report, tree
 from muhmod.engine import Change, Options, Plan, Purpose, plan
 from muhmod.errors import MuhmodError, RefusedError, UsageError
 from muhmod.fingerprint import Place
@@ -49,9 +49,10 @@ def locked(made: Plan, name: str, path: Path) -> lock.Lock:
         for entry in _entries(made, row, digest, own, changes, chained):
             entries[entry.rule, entry.file, entry.scope] = entry
     digest = pins.digest_of(made.pack.text.encode())[:16]
+    pack = _portable(made.pack.files[0], path.parent)
     return lock.Lock(
-        name, made.pack.name, digest, tuple(entries.values()), tree.version(made.tree),
-        _stamp(made, changes, path.parent), tuple(one.show() for one in made.advice if one.kind == "sibling"),
+        name, pack, digest, tuple(entries.values()), tree.version(made.tree),
+        _stamp(made, changes, path.parent), tuple(report.advised(made.advice, full=False)),
         bool(known and known.pinned),
     )  # fmt: skip
 
@@ -121,8 +122,9 @@ def _entry(
     for number, (name, now) in enumerate(place.print.slots):
         before = prior.slots[number] if prior and earlier is not None else None
         kept = before is not None and before.base != before.ours == now
+        held = prior.slots[number].kept if prior and earlier is not None else False
         slots.append(Pinned(name, before.base if kept and before else now,
-                            texts[number] if number < len(texts) else ""))  # fmt: skip
+                            texts[number] if number < len(texts) else "", held))  # fmt: skip
     if prior and earlier is not None and not place.print.slots:
         slots = list(prior.slots)
     fresh = [
@@ -138,7 +140,7 @@ def _entry(
         state="already" if fresh else base.state,
         file=place.file,
         scope=place.scope,
-        line=_line_after(place, change),
+        line=after.line if after else place.line,
         form=place.form,
         before=prior.before if prior and prior.splices else place.digest,
         after=digest,
@@ -147,18 +149,7 @@ def _entry(
         body=place.print.words,
         splices=splices,
         accepted=prior.accepted if prior else "",
-        kept=prior.kept if prior else False,
     )
-
-
-def _line_after(place: Place, change: Change | None) -> int:
-    """The site's first line once the file is written."""
-    lines, shift = 0, 0
-    for _, splice in change.splices if change else ():
-        if splice.at - shift < place.at:
-            lines += splice.new.count("\n") - splice.old.count("\n")
-        shift += len(splice.new) - len(splice.old)
-    return place.line + lines
 
 
 # Earlier entries, moved along -------------------------------------------------------------------
@@ -295,9 +286,12 @@ def _doubts(entry: Entry, places: list[Place]) -> tuple[int, bool, str]:
 
 
 def accepted(
-    of: Tree, pack: Pack, known: lock.Lock, name: str, reason: str, place: str, *, keep: bool
+    of: Tree, pack: Pack, known: lock.Lock, name: str, reason: str, place: str, *, keep: bool | None
 ) -> lock.Lock:
-    """The lock with a site's present place or value taken into it, for a reason. Raises MuhmodError."""
+    """The lock with a site's present place or value taken into it, for a reason. Raises MuhmodError.
+
+    `keep`: the value that stands there stays; None: where somebody edited what was written.
+    """
     if place:
         pack, reason = _bound_to(pack, name, place, reason)
         others = known._replace(entries=tuple(e for e in known.entries if e.rule != name))
@@ -312,7 +306,7 @@ def accepted(
         )
     if row.state != "drifted" and not place and not keep:
         raise UsageError(f"{name} is {row.state}: there is nothing to accept")
-    keep = keep or row.cause == "somebody edited"
+    keep = row.cause == "somebody edited" if keep is None else keep
     places = [one for one in made.places if one.rule == name]
     old = known.of_rule(name)
     entries = [
@@ -340,11 +334,11 @@ def _retaken(old: Entry | None, place: Place, row: SiteReport, reason: str, *, k
             slots.append(before)
             splices += [splice] if splice and text == before.ours else []
         else:
-            slots.append(Pinned(name, before.base if keep else text, text))
+            slots.append(Pinned(name, text, text, keep))
     fresh = Entry(row.rule, row.site, "", "", 0, "", row.state, "", "", place.digest, place.digest)
     entry = old if old and splices else fresh
     return entry._replace(
         file=place.file, scope=place.scope, line=place.line, form=place.form, slots=tuple(slots),
         guards=place.print.guards, body=place.print.words, splices=tuple(splices),
-        accepted=reason, kept=keep,
+        accepted=reason,
     )  # fmt: skip

@@ -24,7 +24,7 @@ def apply(made: list[Plan], lock_path: Path | None, *, allow_dirty: bool = False
     The caller holds the trees (`journal.held`). Rows become `applied` only by what was read.
     Raises MuhmodError, after which the trees are as before.
     """
-    changing = [plan for plan in made if plan.changes]
+    changing = [plan for plan in made if plan.changes or _is_answered(plan, lock_path)]
     if not changing:
         return made
     locks = [record.lock_of(plan.tree, lock_path) for plan in changing]
@@ -40,6 +40,12 @@ def apply(made: list[Plan], lock_path: Path | None, *, allow_dirty: bool = False
         writes.append(_write_of(path, record.locked(plan, record.tree_of(plan.tree, path), path).dump()))
     journal.write(changing[0].tree, writes)
     return [_read_back(plan) for plan in made]
+
+
+def _is_answered(made: Plan, lock_path: Path | None) -> bool:
+    """Whether an answer of the user's changed the lock that the plan was made with."""
+    path = record.lock_of(made.tree, lock_path)
+    return made.known is not None and made.known != lock.load(path, record.tree_of(made.tree, path))
 
 
 def _write_of_change(of: Tree, change: Change) -> journal.Write:

@@ -60,6 +60,9 @@ def apply(trees: tuple[str, ...], **given: Any) -> int:
         purpose = engine.Purpose(pin=mode == "write")
         made = engine.plan_all(pairs, pack, settings.options(), purpose, settings.jobs)
         code = max(plan.code for plan in made)
+        if given["interactive"]:
+            made = [_three_way(plan, settings.options()) for plan in made]
+            code = max(plan.code for plan in made)
         if given["interactive"] and not code:
             made = [_ask(plan, settings.options()) for plan in made]
         refusal = ""
@@ -81,6 +84,30 @@ def _write(made: list[Plan], settings: Settings) -> tuple[list[Plan], str, int]:
         return writer.apply(made, settings.lock(), allow_dirty=allow), "", 0
     except MuhmodError as error:
         return made, str(error), error.code
+
+
+def _three_way(plan: Plan, options: Options) -> Plan:
+    """Literals that changed under what was written: ours again, theirs from now on, or neither."""
+    from muhmod import engine, record
+
+    known = plan.known
+    for row in plan.sites:
+        if row.state != "drifted" or {one.kind for one in row.differences} - {"literal", "moved"}:
+            continue
+        for one in row.literals:
+            click.echo(
+                f"{row.rule} {one.slot}: base {one.base}, ours {one.ours}, theirs {one.theirs}", err=True
+            )
+        question = f"{row.rule} {row.file}:{row.line}  [o]urs [t]heirs [n]either"
+        try:
+            answer = click.prompt(question, prompt_suffix="? ", err=True, default="", show_default=False)
+        except click.Abort:
+            answer = ""
+        if known and answer[:1].lower() in ("o", "t"):
+            keep = answer[:1].lower() == "t"
+            reason = f"{'theirs' if keep else 'ours'}, answered to -i"
+            known = record.accepted(plan.tree, plan.pack, known, row.rule, reason, "", keep=keep)
+    return plan if known is plan.known else engine.plan(plan.tree, plan.pack, options, known)
 
 
 def _ask(plan: Plan, options: Options) -> Plan:

@@ -262,7 +262,7 @@ def accept(site: str, tree_path: str | None, **given: Any) -> int:
         if known is None:
             raise RefusedError(f"there is no lock beside {of.name}/", "`muhmod pin` makes one")
         taken = record.accepted(
-            of, pack, known, site, given["reason"].strip(), given["place"], keep=given["keep"]
+            of, pack, known, site, given["reason"].strip(), given["place"], keep=given["keep"] or None
         )
         made = engine.plan(of, pack, engine.Options(), taken, engine.Purpose(rewrite=False))
         path = record.lock_of(of, settings.lock())

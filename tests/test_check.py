@@ -254,6 +254,31 @@ def test_a_twin_of_another_name_changes_nothing(muhmod, enginex):
     assert other[: other.index("def get_default")].count("config['BLOCK_SIZE_M'] = 256") == 1
 
 
+def test_a_site_that_was_absent_and_has_come_is_pending(muhmod, package, tmp_path):
+    pack = tmp_path / "one.toml"
+    pack.write_text(
+        'schema = "muhmod/rules/1"\nhardware = "bi100"\nmodel = "qwen3.6-35b-a3b"\n[sites.q-chunk]\n'
+        'scope = "<module>"\nwhen_absent = "ok"\nslots._Q_CHUNK = { value = 128, reason = "r" }\n'
+    )
+    tree = package(a="x = 1\n")
+    assert muhmod("pin", "--rules", pack, "-q", tree).code == 0
+    assert muhmod("check", tree).code == 0
+    (tree / "a.py").write_text("_Q_CHUNK = 256\n")
+    ran = muhmod("check", tree)
+    assert (ran.code, "pending            q-chunk" in ran.out) == (1, True)
+    assert muhmod("apply", "--rules", pack, "-q", tree).code == 0
+    assert muhmod("check", tree).code == 0
+    (tree / "a.py").write_text("x = 1\n")
+    ran = muhmod("check", tree)
+    assert (ran.code, "lost               q-chunk" in ran.out) == (3, True)
+
+
+def test_a_suppressed_site_is_left_alone_whatever_changed(muhmod, enginex):
+    muhmod("pin", "--rules", "bi100", "-q", enginex)
+    edit(enginex, PREFILL, "NUM_WARPS = 8", "NUM_WARPS = 16  # muhmod: skip[prefill-tile] ours")
+    assert check(muhmod, enginex)[1]["prefill-tile"]["state"] == "skipped"
+
+
 # What somebody does -----------------------------------------------------------------------------
 
 
@@ -559,6 +584,28 @@ def test_a_guard_that_fails_after_the_write_is_drift(muhmod, enginex):
     edit(enginex, OPS, f"{head}ixf_F.v2(out, query)", f"{head}raise NotImplementedError()")
     code, rows = check(muhmod, enginex)
     assert (code, rows["v1-override"]["state"], kinds(rows["v1-override"])) == (3, "drifted", ["condition"])
+
+
+@pytest.mark.parametrize(
+    ("symbol", "evidence"),
+    [
+        ("_fwd_kernel_alibi", f"{PREFILL}:19 has _fwd_kernel_alibi"),
+        ("vllm._custom_ops.paged_attention_v1", "_custom_ops.py:"),
+        ("vllm.attention.ops.paged_attn.PagedAttention.forward_decode", f"{PAGED}:"),
+        ("vllm.triton_utils.HAS_TRITON", "triton_utils/__init__.py:"),
+        ("_fwd_kernel_flash", ""),
+        ("vllm._custom_ops.paged_attention_v3", ""),
+        ("vllm.no.such.module", ""),
+    ],
+)
+def test_the_guard_that_a_symbol_exists(muhmod, enginex, own, symbol, evidence):
+    edit(own.parent, own.name, '[sites.prefill-tile]\n',
+         f'[sites.prefill-tile]\nguards = [{{ guard = "exists", symbol = "{symbol}" }}]\n')  # fmt: skip
+    muhmod("relock", "-q", enginex)
+    _, rows = rows_of(muhmod, enginex)
+    (guard,) = rows["prefill-tile"]["guards"]
+    assert guard["holds"] is bool(evidence)
+    assert guard["evidence"].startswith(evidence) if evidence else "nowhere" in guard["evidence"]
 
 
 def test_a_rule_waits_for_those_it_depends_on(muhmod, enginex, own):

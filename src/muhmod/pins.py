@@ -83,7 +83,7 @@ def pairs(known: Lock, now: Mapping[str, list[Place]], bound: Mapping[str, Bound
     """The entries of each rule with the places that they are now at, in the same order."""
     out = {}
     for rule, found in now.items():
-        entries = sorted(known.of_rule(rule), key=lambda e: (e.file, e.line))
+        entries = sorted((e for e in known.of_rule(rule) if e.file), key=lambda e: (e.file, e.line))
         if entries and len(entries) == len(found):
             sources = {source.file: (source, site) for source, site in bound[rule]}
             out[rule] = [
@@ -127,7 +127,7 @@ def hold(
     rule: Rule, row: SiteReport, edits: Changes, own: list[Pair], stand: Standing
 ) -> tuple[SiteReport, Changes]:
     """The row as the lock has it: drifted where something that counts differs."""
-    if row.state in ("lost", "absent", "ambiguous") or row.code == 4 or not own:
+    if row.state in ("lost", "absent", "ambiguous", "skipped") or row.code == 4 or not own:
         return row, edits
     found: list[Difference] = []
     literals: list[ThreeWay] = []

@@ -76,7 +76,7 @@ _PACK_KEYS = {"schema", "title", "hardware", "model", "packages", "modules", "ch
 _SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
               "when_absent", "expect", "depends_on"}  # fmt: skip
 _SLOT_KEYS = {"derive", "value", "reason"}
-_GUARD_KEYS = {"implemented": {"guard", "symbol"}}
+_GUARDS = ("implemented", "exists")
 
 
 class SlotRule(NamedTuple):
@@ -493,8 +493,8 @@ def _slot(document: _Document, keys: tuple[str, ...], row: object) -> SlotRule:
 def _guard(document: _Document, keys: tuple[str, ...], row: object) -> GuardRule:
     table = document.check(row, {"guard", "symbol"}, *keys, "guards")
     word = str(table.get("guard", ""))
-    if word not in _GUARD_KEYS:
-        raise document.fail(f"unknown guard {word!r}{nearest(word, _GUARD_KEYS)}", *keys, "guards")
+    if word not in _GUARDS:
+        raise document.fail(f"unknown guard {word!r}{nearest(word, _GUARDS)}", *keys, "guards")
     if not table.get("symbol"):
         raise document.fail("the guard lacks its symbol", *keys, "guards")
     return GuardRule(word, str(table["symbol"]))

@@ -313,12 +313,12 @@ def test_revert_without_a_lock(muhmod, enginex):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda t: t[: len(t) // 2], "is damaged"),
-        (lambda t: t.replace('"site"', '"sight"'), "is damaged"),
-        (lambda t: t.replace("\n", "\n<<<<<<< ours\n", 1), "muhmod.lock:2 is damaged"),
-        (lambda t: t.replace("muhmod/lock/1", "muhmod/lock/9"), "is no muhmod/lock/1"),
+        (lambda t: t[: len(t) // 2], "it is damaged"),
+        (lambda t: t.replace('"site"', '"sight"'), "it is damaged"),
+        (lambda t: t.replace("\n", "\n<<<<<<< ours\n", 1), "muhmod.lock:2: it holds merge markers"),
+        (lambda t: t.replace("muhmod/lock/2", "muhmod/lock/1"), "is no muhmod/lock/2"),
         (lambda t: t.replace('"tree": "vllm"', '"tree": "other"'), "belongs to the tree other/"),
-        (lambda t: "", "is no muhmod/lock/1"),
+        (lambda t: "", "muhmod.lock:1: it is damaged"),
     ],
 )
 def test_a_foreign_or_damaged_lock(muhmod, enginex, damage, says):

@@ -144,10 +144,13 @@ def test_the_lock_is_a_line_a_site_sorted(muhmod, enginex):
     muhmod(*APPLY, enginex)
     lines = (enginex.parent / "muhmod.lock").read_text().splitlines()
     head, *rows = map(json.loads, lines)
-    assert head["schema"] == "muhmod/lock/1"
-    assert [row["site"] for row in rows] == sorted(
-        ["autotune-configs", "moe-config", "prefill-tile", "shared-memory"]
-    )
+    assert head["schema"] == "muhmod/lock/2"
+    sites = [row["site"] for row in rows if "site" in row]
+    assert sites == sorted(sites)
+    assert {*sites} == {"autotune-configs", "moe-config", "partition-size", "prefill-tile",
+                        "shared-memory", "v1-override"}  # fmt: skip
+    written = [row["site"] for row in rows if row.get("splices")]
+    assert written == ["autotune-configs", "moe-config", "prefill-tile", "shared-memory"]
 
 
 # -i -------------------------------------------------------------------------------------------
@@ -273,7 +276,7 @@ def test_a_fault_of_muhmods_own_is_70_and_says_how_to_report_it(muhmod, enginex,
     def broken(*_):
         raise KeyError("oops")
 
-    monkeypatch.setattr(engine, "_search", broken)
+    monkeypatch.setattr(engine, "search", broken)
     ran = muhmod(*APPLY, enginex)
     assert ran.code == 70
     assert "MUHMOD_DEBUG=1" in ran.err

@@ -203,7 +203,7 @@ def test_ctrl_c_while_planning(enginex):
     program = (
         "import os, signal, sys\n"
         "from muhmod import engine\n"
-        "engine._search = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        "engine.search = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
         "from muhmod.cli import run\n"
         f"sys.exit(run(['apply', '--rules', 'bi100', {str(enginex)!r}]))\n"
     )

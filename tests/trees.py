@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -72,6 +73,22 @@ def _index() -> str:
     from pip._internal.models.index import PyPI
 
     return os.environ.get("PIP_INDEX_URL", PyPI.simple_url)
+
+
+def enginex_commit(commit: str) -> Path:
+    """The package of an EngineX commit, from the repository that MUHMOD_ENGINEX_REPO names; else skips."""
+    repository = os.environ.get("MUHMOD_ENGINEX_REPO")
+    if not repository:
+        MISSING["later EngineX commits"] = "MUHMOD_ENGINEX_REPO names no repository"
+        pytest.skip(MISSING["later EngineX commits"])
+    folder = CACHE.parent / "enginex" / commit
+    if not (folder / "vllm").is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        archive = subprocess.run(
+            ["git", "--git-dir", repository, "archive", commit, "vllm"], check=True, capture_output=True
+        )
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    return folder / "vllm"
 
 
 def enginex() -> Path:

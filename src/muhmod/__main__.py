@@ -17,12 +17,27 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-    from muhmod.cli import run
-
-    code = run(sys.argv[1:])
+    code = _unchanged()
+    if code is None:
+        code = _run()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _unchanged() -> int | None:
+    """0 for a `check` of what has not changed, before click is woken; None for all else."""
+    if sys.argv[1:2] != ["check"]:
+        return None
+    from muhmod import unchanged
+
+    return 0 if unchanged.run(sys.argv[2:]) else None
+
+
+def _run() -> int:
+    from muhmod.cli import run
+
+    return run(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,14 @@ def names() -> tuple[str, ...]:
     folder = Path(next(iter(muhmod.codemods.__path__)))
     stems = (path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
     return tuple(sorted(stem.replace("_", "-") for stem in stems))
+
+
+def files(sites: Iterable[str]) -> list[Path]:
+    """The source files of the codemods of these sites."""
+    import muhmod.codemods
+
+    folder = Path(next(iter(muhmod.codemods.__path__)))
+    return [folder / f"{site.replace('-', '_')}.py" for site in sorted(sites)]
 
 
 def check(name: str) -> str:

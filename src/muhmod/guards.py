@@ -28,12 +28,16 @@ def evaluate(
     package: str,
 ) -> GuardResult:
     """Whether the guard holds for a found site in `module`. `modules`: what the target has."""
-    shown = f"{rule.symbol} is implemented"
+    shown = f"{rule.symbol} {_SAYS[rule.guard]}"
+    decide = _exists if rule.guard == "exists" else _implemented
     try:
-        holds, evidence = _implemented(rule.symbol, found, module, _Tree(resolve, modules, package))
+        holds, evidence = decide(rule.symbol, found, module, _Tree(resolve, modules, package))
     except MuhmodError as error:
         holds, evidence = False, f"not proven: {error.message}"
     return GuardResult(shown, holds, evidence)
+
+
+_SAYS = {"implemented": "is implemented", "exists": "exists"}
 
 
 class _Tree(NamedTuple):
@@ -42,6 +46,35 @@ class _Tree(NamedTuple):
     resolve: Resolver
     modules: tuple[str, ...]
     package: str
+
+
+def _exists(symbol: str, found: Found, module: Module, of: _Tree) -> tuple[bool, str]:
+    """Whether a name is defined or bound: a bare one beside the site, a dotted one in its module."""
+    parts = symbol.split(".")
+    for cut in range(len(parts) - 1, -1, -1):
+        target = of.resolve(".".join(parts[:cut])) if cut else (found.file, module)
+        name = ".".join(parts[cut:])
+        line = _line_of(target[1], name) if target else 0
+        if target and line:
+            return True, f"{target[0]}:{line} has {name}"
+    return False, f"{symbol} is nowhere in {found.file if len(parts) == 1 else 'the tree'}"
+
+
+def _line_of(module: Module, name: str) -> int:
+    """The line on which a dotted name of the module is defined, bound or imported; 0 where it is not."""
+    for scope in module.scopes():
+        if scope.path == name and scope.node is not None:
+            return scope.node.lineno
+    for statement in statements(module.tree.body):
+        match statement:
+            case ast.Assign(targets=targets) if any(dotted(target) == name for target in targets):
+                return statement.lineno
+            case ast.AnnAssign(target=target) if dotted(target) == name:
+                return statement.lineno
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                if any((alias.asname or alias.name) == name for alias in names):
+                    return statement.lineno
+    return 0
 
 
 def _implemented(symbol: str, found: Found, module: Module, of: _Tree) -> tuple[bool, str]:

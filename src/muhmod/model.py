@@ -8,6 +8,7 @@ State = Literal[
     "applied", "already", "pending", "held", "satisfied-upstream", "drifted", "lost",
     "ambiguous", "unrewritable", "skipped", "absent",
 ]  # fmt: skip
+Cause = Literal["upstream moved", "somebody edited", "both", "rules changed"]
 Kind = Literal["limit", "heuristic", "measured", "literal"]
 Status = Literal["measured", "documented", "assumed", "set"]
 Scalar = int | float | bool | str
@@ -148,8 +149,29 @@ class SlotReport(NamedTuple):
     end_line: int = 0
 
 
+class Difference(NamedTuple):
+    """One way in which a site is not as it was pinned, and where it shows now."""
+
+    kind: Literal["moved", "literal", "guard", "shape", "body", "renamed", "twin", "vanished", "condition"]
+    text: str
+    file: str = ""
+    line: int = 0
+
+
+class ThreeWay(NamedTuple):
+    """A literal that changed: as it was pinned, as muhmod wrote it, as it stands now."""
+
+    slot: str
+    base: str
+    ours: str
+    theirs: str
+
+
 class SiteReport(NamedTuple):
-    """One row of a report: exactly one state, always."""
+    """One row of a report: exactly one state, always.
+
+    `cause`: who moved it, where the lock tells; `pinned`: where it stood then (FILE:LINE).
+    """
 
     site: str
     state: State
@@ -164,3 +186,7 @@ class SiteReport(NamedTuple):
     slots: tuple[SlotReport, ...] = ()
     guards: tuple[GuardResult, ...] = ()
     candidates: tuple[str, ...] = ()
+    cause: Cause | None = None
+    differences: tuple[Difference, ...] = ()
+    literals: tuple[ThreeWay, ...] = ()
+    pinned: str = ""

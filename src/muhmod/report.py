@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from muhmod import unchanged
+from muhmod.coverage import Advice
 from muhmod.model import Derived, Fact, Found, SiteReport, SlotReport
 from muhmod.rulebook import Pack
 from muhmod.tree import Tree
@@ -199,6 +201,14 @@ def _site(row: SiteReport) -> dict[str, Any]:
         out["reason"] = row.reason
     if row.candidates:
         out["candidates"] = list(row.candidates)
+    if row.cause:
+        out["cause"] = row.cause
+    if row.pinned:
+        out["pinned"] = row.pinned
+    if row.differences:
+        out["differences"] = [one._asdict() for one in row.differences]
+    if row.literals:
+        out["literals"] = [one._asdict() for one in row.literals]
     return out
 
 
@@ -266,6 +276,59 @@ def _flags(slot: Any) -> dict[str, Any]:
     elif slot.reason:
         out["note"] = slot.reason
     return out
+
+
+# Plain lines ----------------------------------------------------------------------------------
+
+
+def plain(rows: Iterable[SiteReport]) -> list[str]:
+    """A line a site, and below it what is not as it was pinned: for `check`, which wakes no table."""
+    lines = []
+    for row in rows:
+        place = f"{row.file}:{row.line}" if row.file else ""
+        reason = row.reason if not any(one.kind != "moved" for one in row.differences) else ""
+        lines.append(unchanged.line(row.state, row.rule or row.site, place, reason))
+        lines += [f"    {text}" for text in _details(row)]
+    return lines
+
+
+def _details(row: SiteReport) -> list[str]:
+    moved = [one for one in row.differences if one.kind == "moved"]
+    others = [one for one in row.differences if one.kind != "moved"]
+    lines = [f"{one.text}, otherwise unchanged" for one in moved if not others]
+    if others and row.reason.endswith("derived value now"):
+        lines.append("it holds the derived value now")
+    if row.cause:
+        lines.append(row.cause + (f"; pinned at {row.pinned}" if row.pinned and others else ""))
+    for one in others:
+        where = f"{one.file}:{one.line}: " if one.file else ""
+        lines.append(f"{one.kind}: {where}{one.text}")
+    lines += [
+        f"{one.slot}: base {one.base}, ours {one.ours}, theirs {one.theirs}"
+        for one in row.literals
+        if not one.base.startswith("[")
+    ]
+    lines += [f"candidate: {text}" for text in row.candidates]
+    return lines + (_pending(row) if row.state == "pending" else [])
+
+
+def _pending(row: SiteReport) -> list[str]:
+    changed = [slot for slot in row.slots if slot.old != slot.new]
+    if any(slot.name.startswith("configs") for slot in changed):
+        before, after = (sum(bool(getattr(s, key)) for s in row.slots) for key in ("old", "new"))
+        return [f"{before} -> {after} configs"]
+    return [f"{slot.name} {slot.old or 'nothing'} -> {slot.new or 'removed'}" for slot in changed]
+
+
+def advised(advice: Sequence[Advice], *, full: bool) -> list[str]:
+    """The siblings that a rule misses; what no rule owns is listed in full, or counted."""
+    siblings = [one for one in advice if one.kind == "sibling"]
+    others = [one for one in advice if one.kind != "sibling"]
+    lines = [f"advice: {one.show()}" for one in (advice if full else siblings)]
+    if others and not full:
+        files = len({one.file for one in others})
+        lines.append(f"advice: {len(others)} tuning literals in {files} files have no rule; -v lists them")
+    return lines
 
 
 # GitHub annotations ---------------------------------------------------------------------------

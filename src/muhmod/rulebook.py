@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,9 +81,9 @@ _CONFIG: dict[str, Any] = {
 _STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
 _PACK_KEYS = {"schema", "title", "extends", "hardware", "model", "packages", "modules", "choose", "sites"}
 _SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
-              "when_absent", "expect"}  # fmt: skip
+              "when_absent", "expect", "depends_on"}  # fmt: skip
 _SLOT_KEYS = {"derive", "value", "reason"}
-_GUARD_KEYS = {"implemented": {"guard", "symbol"}}
+_GUARDS = ("implemented", "exists")
 
 
 class SlotRule(NamedTuple):
@@ -102,7 +102,10 @@ class GuardRule(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """One site rule: which site, bound to which scope, what its slots become."""
+    """One site rule: which site, bound to which scope, what its slots become.
+
+    `file`: the one file that counts, where a person accepted a place among several; "" for any.
+    """
 
     name: str
     site: str
@@ -114,6 +117,8 @@ class Rule(NamedTuple):
     when_guard_false: str = "error"
     when_absent: str = "error"
     expect: int = 1
+    depends_on: tuple[str, ...] = ()
+    file: str = ""
 
 
 class Pack(NamedTuple):
@@ -129,6 +134,10 @@ class Pack(NamedTuple):
     rules: tuple[Rule, ...]
     facts: Facts
     text: str = ""
+    # Every file that the pack was made from, by a name that is the same on any machine.
+    files: tuple[tuple[str, Path], ...] = ()
+    # What the command line put in the place of the pack's own.
+    overridden: bool = False
 
 
 class _Document(NamedTuple):
@@ -175,7 +184,7 @@ def load(
     *,
     hardware: str = "",
     model: str = "",
-    settings: Iterable[str] = (),
+    settings: Sequence[str] = (),
 ) -> Pack:
     """The pack of that name or path, with its facts.
 
@@ -186,11 +195,14 @@ def load(
     parent = _parent(document)
     data = {**parent.data, **document.data}
     base = document.path.parent
+    overridden = bool(hardware or model or settings)
     hardware = hardware or _text(document, data, "hardware")
     model = model or _text(document, data, "model")
     claims: dict[str, tuple[Candidate, ...]] = {}
+    paths = list(dict.fromkeys((document.path, parent.path)))
     for word, kind in ((hardware, "hardware"), (model, "models")):
-        claims.update(_facts(_read(_locate(word, kind, kind.rstrip("s"), base))))
+        paths.append(_locate(word, kind, kind.rstrip("s"), base))
+        claims.update(_facts(_read(paths[-1])))
     claims.update(_settings(settings))
     units = {key: QUANTITIES[key][0] for key in claims}
     choices = _choices(parent, claims) | _choices(document, claims)
@@ -205,9 +217,11 @@ def load(
         model=Path(model).name.removesuffix(".toml"),
         packages=tuple(_words(document, data, "packages")) or ("vllm",),
         modules=tuple(_words(document, data, "modules")),
-        rules=tuple(rules.values()),
+        rules=_ordered(document, rules),
         facts=Facts(units, claims, choices),
         text=document.text,
+        files=tuple((_portable(path), path) for path in paths),
+        overridden=overridden,
     )
 
 
@@ -236,6 +250,35 @@ def _rules(document: _Document) -> dict[str, Rule]:
     if not isinstance(sites, dict):
         raise document.fail("the pack has no [sites]", "sites")
     return {name: _rule(document, name, table) for name, table in sites.items()}
+
+
+def _ordered(document: _Document, rules: dict[str, Rule]) -> tuple[Rule, ...]:
+    """The rules, once each waits only for others that are there and do not wait for it."""
+    for name, rule in rules.items():
+        seen: list[str] = []
+        after = [*rule.depends_on]
+        while after:
+            other = after.pop()
+            if other not in rules:
+                raise document.fail(
+                    f"depends on an unknown rule {other!r}{nearest(other, rules)}",
+                    "sites",
+                    name,
+                    "depends_on",
+                )
+            if other == name:
+                raise document.fail("depends on itself, in the end", "sites", name, "depends_on")
+            if other not in seen:
+                seen.append(other)
+                after += rules[other].depends_on
+    return tuple(rules.values())
+
+
+def _portable(path: Path) -> str:
+    """A name for an input that does not change with the machine: shipped files by their package."""
+    folder = Path(_rules_folder())
+    inside = path.is_relative_to(folder)
+    return f"muhmod.rules/{path.relative_to(folder).as_posix()}" if inside else str(path)
 
 
 def load_facts(name: str, kind: str) -> dict[str, tuple[Candidate, ...]]:
@@ -463,6 +506,7 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
         when_guard_false=table.get("when_guard_false", "error"),
         when_absent=table.get("when_absent", "error"),
         expect=expect,
+        depends_on=tuple(_words(document, table, "depends_on")),
     )
 
 
@@ -487,8 +531,8 @@ def _slot(document: _Document, keys: tuple[str, ...], row: object) -> SlotRule:
 def _guard(document: _Document, keys: tuple[str, ...], row: object) -> GuardRule:
     table = document.check(row, {"guard", "symbol"}, *keys, "guards")
     word = str(table.get("guard", ""))
-    if word not in _GUARD_KEYS:
-        raise document.fail(f"unknown guard {word!r}{nearest(word, _GUARD_KEYS)}", *keys, "guards")
+    if word not in _GUARDS:
+        raise document.fail(f"unknown guard {word!r}{nearest(word, _GUARDS)}", *keys, "guards")
     if not table.get("symbol"):
         raise document.fail("the guard lacks its symbol", *keys, "guards")
     return GuardRule(word, str(table["symbol"]))

@@ -94,6 +94,12 @@ class Module:
         start, end = self.span(node)
         return self.text[start:end]
 
+    def line(self, number: int) -> str:
+        """The text of a 1-based line, stripped, cut to what a message can hold."""
+        end = self._starts[number] if number < len(self._starts) else len(self.text)
+        text = self.text[self._starts[number - 1] : end].strip()
+        return text if len(text) <= 80 else f"{text[:77]}…"
+
     def lines_with(self, word: str) -> list[int]:
         """The lines on which the word occurs, comments and strings included."""
         lines = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ LARGEST_FILE = 8 * 1024 * 1024
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules", "third_party", "vendor", "_vendor", "tests",
                     "test", "testing", "build", "dist"}  # fmt: skip
 _GENERATED = rb"@generated|(?i:#.*\bgenerated\b.*\bdo not (edit|modify)\b)"
+# Packages that are looked for where no pack names any.
+PACKAGES = ("vllm", "sglang", "aphrodite", "vllm_ascend", "lmdeploy")
 _READ = 1 << 17
 _BOM = b"\xef\xbb\xbf"
 
@@ -106,6 +109,23 @@ def _repository(package: Path) -> Path | None:
         if (folder / ".git").exists():
             return folder
     return None
+
+
+_VERSION = re.compile(rb"""^(?:__version__|version)\b[^'"\n]*['"]([^'"\n]+)['"]""", re.MULTILINE)
+
+
+def version(tree: Tree) -> str:
+    """The tree's own version, where a file of the package or beside it states one; else empty."""
+    for name in ("_version.py", "version.py", "__init__.py", "commit_id.py"):
+        with contextlib.suppress(OSError):
+            match = _VERSION.search((tree.package / name).read_bytes()[:65536])
+            if match:
+                return match[1].decode("utf-8", "replace")
+    with contextlib.suppress(OSError):
+        for line in (tree.home / "PKG-INFO").read_text(errors="replace").splitlines()[:20]:
+            if line.startswith("Version:"):
+                return line.partition(":")[2].strip()
+    return ""
 
 
 def files(tree: Tree, *, everything: bool = False) -> tuple[list[str], list[str]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from muhmod import journal, lock, tree
+from muhmod import journal, lock, record, tree
 from muhmod.engine import Change, Options, Plan
 from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, nearest
 from muhmod.model import SiteReport, SlotReport, State
@@ -24,32 +24,28 @@ def apply(made: list[Plan], lock_path: Path | None, *, allow_dirty: bool = False
     The caller holds the trees (`journal.held`). Rows become `applied` only by what was read.
     Raises MuhmodError, after which the trees are as before.
     """
-    changing = [plan for plan in made if plan.changes]
+    changing = [plan for plan in made if plan.changes or _is_answered(plan, lock_path)]
     if not changing:
         return made
-    locks = [_lock_of(plan.tree, lock_path) for plan in changing]
+    locks = [record.lock_of(plan.tree, lock_path) for plan in changing]
     if len({*locks}) < len(locks):
         raise UsageError(
             f"two trees would share {locks[0].name}", "run muhmod once for each, with a --lock FILE each"
         )
     writes: list[journal.Write] = []
     for plan, path in zip(changing, locks, strict=True):
-        known = lock.load(path, _tree_of(plan.tree, path))
         if not allow_dirty:
-            _refuse_dirty(plan.tree, {c.file: c.before for c in plan.changes}, known)
+            _refuse_dirty(plan.tree, {c.file: c.before for c in plan.changes}, plan.known)
         writes += [_write_of_change(plan.tree, change) for change in plan.changes]
-        writes.append(_write_of(path, _locked(plan, known, _tree_of(plan.tree, path)).dump()))
+        writes.append(_write_of(path, record.locked(plan, record.tree_of(plan.tree, path), path).dump()))
     journal.write(changing[0].tree, writes)
     return [_read_back(plan) for plan in made]
 
 
-def _lock_of(of: Tree, lock_path: Path | None) -> Path:
-    return lock_path.absolute() if lock_path else of.home / lock.NAME
-
-
-def _tree_of(of: Tree, path: Path) -> str:
-    """What the lock at that path calls the tree: its place from there."""
-    return Path(os.path.relpath(of.package, path.parent)).as_posix()
+def _is_answered(made: Plan, lock_path: Path | None) -> bool:
+    """Whether an answer of the user's changed the lock that the plan was made with."""
+    path = record.lock_of(made.tree, lock_path)
+    return made.known is not None and made.known != lock.load(path, record.tree_of(made.tree, path))
 
 
 def _write_of_change(of: Tree, change: Change) -> journal.Write:
@@ -59,68 +55,6 @@ def _write_of_change(of: Tree, change: Change) -> journal.Write:
 def _write_of(path: Path, data: bytes | None) -> journal.Write:
     before = journal.digest(path.read_bytes()) if path.exists() else ""
     return journal.Write(path, before, data)
-
-
-def _locked(made: Plan, known: lock.Lock | None, name: str) -> lock.Lock:
-    """The lock after the plan: earlier entries moved along, new splices chained onto theirs."""
-    rows = {row.rule: row for row in made.sites}
-    entries = {(e.site, e.file, e.scope): e for e in (known.entries if known else ())}
-    for change in made.changes:
-        before, after = journal.digest(change.before), journal.digest(change.after)
-        held = [e for e in entries.values() if e.file == change.file]
-        for entry in held:
-            del entries[entry.site, entry.file, entry.scope]
-        held = [_current(made.tree, entry, change, before) for entry in held if entry.before != before]
-        chained: set[int] = set()
-        for entry in held:
-            splices = tuple(_moved(splice, entry, change, chained) for splice in entry.splices)
-            entry = entry._replace(after=after, splices=splices)
-            entries[entry.site, entry.file, entry.scope] = entry
-        for rule in dict.fromkeys(rule for rule, _ in change.splices):
-            fresh = [s for n, (name, s) in enumerate(change.splices) if name == rule and n not in chained]
-            row = rows[rule]
-            key = (row.site, change.file, row.scope)
-            first = entries.get(key)
-            old = first.splices if first else ()
-            start = first.before if first else before
-            splices = tuple(sorted((*old, *fresh), key=lambda s: s.at))
-            entries[key] = lock.Entry(row.site, change.file, row.scope, row.form, start, after, splices)
-    digest = journal.digest(made.pack.text.encode())[:16]
-    return lock.Lock(name, made.pack.name, digest, tuple(entries.values()))
-
-
-def _current(of: Tree, entry: lock.Entry, change: Change, before: str) -> lock.Entry:
-    """An earlier entry on the file as it is now. Raises RefusedError where its places are gone."""
-    if entry.after == before:
-        return entry
-    module = Module(tree.decode(change.before, change.file).text)
-    try:
-        places = [(s, _find_again(module, entry, s)) for s in entry.splices]
-    except RefusedError as error:
-        raise RefusedError(
-            error.message,
-            f"undo that edit, or remove the {entry.site} line of {lock.NAME} to go on without a way back",
-        ) from None
-    return entry._replace(splices=tuple(s._replace(at=at) for s, at in places))
-
-
-def _moved(splice: lock.Splice, entry: lock.Entry, change: Change, chained: set[int]) -> lock.Splice:
-    """An earlier splice in the new text: moved by what changed before it, or chained where it changed."""
-    passed = shift = 0
-    for number, (_, new) in enumerate(change.splices):
-        start = new.at - passed
-        passed += len(new.new) - len(new.old)
-        if start == splice.at and new.old == splice.new:
-            chained.add(number)
-            return new._replace(old=splice.old)
-        if start < splice.at + len(splice.new) and splice.at < start + len(new.old):
-            raise RefusedError(
-                f"{entry.site} of {entry.file} would be written in part over an earlier change",
-                "run `muhmod revert` first",
-            )
-        if start < splice.at:
-            shift = passed
-    return splice._replace(at=splice.at + shift)
 
 
 def _read_back(made: Plan) -> Plan:
@@ -139,7 +73,7 @@ def _refuse_dirty(of: Tree, files: Mapping[str, bytes], known: lock.Lock | None)
     """Uncommitted changes in a file to be written, unless they are muhmod's own."""
     if not (of.root / ".git").exists():
         return
-    own = {entry.file for entry in known.entries if known} if known else set()
+    own = {entry.file for entry in known.entries if entry.written} if known else set()
     ours = {
         file
         for file, data in files.items()
@@ -203,19 +137,15 @@ class Reverting(NamedTuple):
 
 def plan_revert(of: Tree, lock_path: Path | None, options: Options = Options()) -> Reverting:  # noqa: B008
     """The inverse of what the lock says, on the tree as it is now. Raises MuhmodError."""
-    path = _lock_of(of, lock_path)
-    known = lock.load(path, _tree_of(of, path))
+    path = record.lock_of(of, lock_path)
+    known = lock.load(path, record.tree_of(of, path))
     if known is None:
         raise RefusedError(f"there is no {path.name} beside {of.name}/: nothing to revert")
-    sites = {entry.site for entry in known.entries}
+    names = {name for entry in known.entries for name in (entry.rule, entry.site)}
     for name in (*options.select, *options.ignore):
-        if name not in sites:
-            raise UsageError(f"{path.name} has no site {name!r}{nearest(name, sites)}")
-    chosen = [
-        e
-        for e in known.entries
-        if (not options.select or e.site in options.select) and e.site not in options.ignore
-    ]
+        if name not in names:
+            raise UsageError(f"{path.name} has no site {name!r}{nearest(name, names)}")
+    chosen = [entry for entry in known.entries if entry.written and _chosen(entry, options)]
     rows: list[SiteReport] = []
     files: list[tuple[str, bytes, bytes]] = []
     rest = [entry for entry in known.entries if entry not in chosen]
@@ -234,7 +164,24 @@ def plan_revert(of: Tree, lock_path: Path | None, options: Options = Options()) 
         why = "" if data != back else "the file is as it was before it was written"
         rows += [_revert_row(e, state, why, 0, line) for e, line in zip(group, lines, strict=True)]
     rows.sort(key=lambda row: (row.site, row.file))
-    return Reverting(of, tuple(rows), tuple(files), known._replace(entries=tuple(rest)), path)
+    if known.pinned or any(entry.written for entry in rest):
+        rest += [_taken_back(entry) for entry in chosen]
+    else:
+        rest = []
+    # What the states rested on is no more: the next look finds them again.
+    stay = known._replace(entries=tuple(rest), stamp=lock.Stamp(), advice=())
+    return Reverting(of, tuple(rows), tuple(files), stay, path)
+
+
+def _chosen(entry: lock.Entry, options: Options) -> bool:
+    names = {entry.rule, entry.site}
+    return (not options.select or bool(names & {*options.select})) and not names & {*options.ignore}
+
+
+def _taken_back(entry: lock.Entry) -> lock.Entry:
+    """The entry of a site that is as it was pinned, with nothing written."""
+    slots = tuple(slot._replace(ours=slot.base) for slot in entry.slots)
+    return entry._replace(splices=(), slots=slots, after=entry.before, state="pending")
 
 
 def _revert_row(entry: lock.Entry, state: State, reason: str, code: int, line: int = 0) -> SiteReport:
@@ -242,7 +189,7 @@ def _revert_row(entry: lock.Entry, state: State, reason: str, code: int, line: i
         SlotReport(s.slot.partition("#")[0], line, s.new.strip(), s.old.strip()) for s in entry.splices
     )
     return SiteReport(
-        entry.site, state, entry.file, entry.scope, line, line, entry.form, reason, entry.site, code,
+        entry.site, state, entry.file, entry.scope, line, line, entry.form, reason, entry.rule, code,
         slots if len(slots) < 4 and all("\n" not in s.old for s in slots) else (),
     )  # fmt: skip
 
@@ -277,31 +224,17 @@ def _reverted(
 
 def _places(module: Module, entry: lock.Entry, exact: str) -> list[tuple[int, lock.Splice]]:
     """Where an entry's splices stand now. Raises RefusedError where one was edited."""
-    found = []
-    for splice in entry.splices:
-        at = splice.at if exact == entry.after else _find_again(module, entry, splice)
+    places = [s.at for s in entry.splices] if exact == entry.after else record.anchors(module, entry)
+    for at, splice in zip(places, entry.splices, strict=True):
         if module.text[at : at + len(splice.new)] != splice.new:
-            raise RefusedError(f"{entry.site} was edited since it was written: {entry.file}")
-        found.append((at, splice))
-    return found
-
-
-def _find_again(module: Module, entry: lock.Entry, splice: lock.Splice) -> int:
-    """Where the splice stands in a file that changed elsewhere: its surroundings, exactly once."""
-    wanted = splice.head + splice.new + splice.tail
-    first = module.text.find(wanted)
-    if first < 0 or module.text.find(wanted, first + 1) >= 0:
-        raise RefusedError(
-            f"{entry.site} was edited since it was written: {entry.file}",
-            "take the file back from version control, or undo that edit",
-        )
-    return first + len(splice.head)
+            raise RefusedError(f"{entry.rule} was edited since it was written: {entry.file}")
+    return [*zip(places, entry.splices, strict=True)]
 
 
 def revert(made: Reverting, *, allow_dirty: bool = False) -> Reverting:
     """Write a revert, all or none. The caller holds the tree. Raises MuhmodError."""
     if not allow_dirty:
-        known = lock.load(made.lock_path, _tree_of(made.tree, made.lock_path))
+        known = lock.load(made.lock_path, record.tree_of(made.tree, made.lock_path))
         _refuse_dirty(made.tree, {file: data for file, data, _ in made.files}, known)
     writes = [
         journal.Write(made.tree.package / file, journal.digest(data), back) for file, data, back in made.files
@@ -313,3 +246,11 @@ def revert(made: Reverting, *, allow_dirty: bool = False) -> Reverting:
             raise FileError(f"{file} does not hold what was written")
     rows = tuple(row._replace(state="applied") if row.state == "pending" else row for row in made.sites)
     return made._replace(sites=rows)
+
+
+# The lock alone --------------------------------------------------------------------------------
+
+
+def save(made: Plan, path: Path, new: lock.Lock) -> None:
+    """Write a lock, and no file of the tree. The caller holds the tree. Raises MuhmodError."""
+    journal.write(made.tree, [_write_of(path, new.dump())])

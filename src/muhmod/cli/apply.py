@@ -1,0 +1,263 @@
+"""`muhmod apply`."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from muhmod import __version__
+from muhmod.cli.shared import (
+    DIRTY,
+    JOBS,
+    LOCK,
+    NARROW,
+    OUTPUT,
+    RULES,
+    Out,
+    Settings,
+    locate,
+    locked,
+    say,
+    writing,
+)
+from muhmod.errors import MuhmodError, UsageError
+
+if TYPE_CHECKING:
+    from muhmod.engine import Change, Options, Plan
+    from muhmod.model import SiteReport
+    from muhmod.tree import Tree
+
+
+@click.command()
+@click.argument("trees", nargs=-1, metavar="TREE...")
+@RULES
+@click.option("--diff", "mode", flag_value="diff", help="Write nothing; print the patch alone.")
+@click.option("--check", "mode", flag_value="check", help="Write nothing; exit 1 if it would.")
+@click.option("-i", "--interactive", is_flag=True, help="Ask for each edit.")
+@click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit 1 if something was written.")
+@NARROW
+@LOCK
+@DIRTY
+@JOBS
+@OUTPUT
+def apply(trees: tuple[str, ...], **given: Any) -> int:
+    """Derive, plan, verify, and write all edits or none."""
+    from muhmod import engine
+
+    settings = Settings(given)
+    Out(settings)
+    pack = settings.pack()
+    located = locate(settings.trees(trees), pack)
+    mode = given["mode"] or "write"
+    if given["interactive"] and mode != "write":
+        raise UsageError(f"-i asks before writing; it does not go with --{mode}")
+    with writing(located, mode):
+        pairs = locked(located, settings)
+        # What a lock would record is made out only where one will be written.
+        purpose = engine.Purpose(pin=mode == "write")
+        made = engine.plan_all(pairs, pack, settings.options(), purpose, settings.jobs)
+        code = max(plan.code for plan in made)
+        if given["interactive"]:
+            made = [_three_way(plan, settings.options()) for plan in made]
+            code = max(plan.code for plan in made)
+        if given["interactive"] and not code:
+            made = [_ask(plan, settings.options()) for plan in made]
+        refusal = ""
+        if mode == "write" and not code:
+            made, refusal, code = _write(made, settings)
+    if not code and mode != "write" and any(plan.changes for plan in made):
+        code = 1
+    if not code and given["exit_non_zero_on_fix"] and any(plan.changes for plan in made):
+        code = 1
+    _report_apply(made, mode, code, refusal, settings)
+    return code
+
+
+def _write(made: list[Plan], settings: Settings) -> tuple[list[Plan], str, int]:
+    from muhmod import writer
+
+    allow = bool(settings.get("allow_dirty", "allow-dirty", False))
+    try:
+        return writer.apply(made, settings.lock(), allow_dirty=allow), "", 0
+    except MuhmodError as error:
+        return made, str(error), error.code
+
+
+def _three_way(plan: Plan, options: Options) -> Plan:
+    """Literals that changed under what was written: ours again, theirs from now on, or neither."""
+    from muhmod import engine, record
+
+    known = plan.known
+    for row in plan.sites:
+        if row.state != "drifted" or {one.kind for one in row.differences} - {"literal", "moved"}:
+            continue
+        for one in row.literals:
+            click.echo(
+                f"{row.rule} {one.slot}: base {one.base}, ours {one.ours}, theirs {one.theirs}", err=True
+            )
+        question = f"{row.rule} {row.file}:{row.line}  [o]urs [t]heirs [n]either"
+        try:
+            answer = click.prompt(question, prompt_suffix="? ", err=True, default="", show_default=False)
+        except click.Abort:
+            answer = ""
+        if known and answer[:1].lower() in ("o", "t"):
+            keep = answer[:1].lower() == "t"
+            reason = f"{'theirs' if keep else 'ours'}, answered to -i"
+            known = record.accepted(plan.tree, plan.pack, known, row.rule, reason, "", keep=keep)
+    return plan if known is plan.known else engine.plan(plan.tree, plan.pack, options, known)
+
+
+def _ask(plan: Plan, options: Options) -> Plan:
+    """Each edit in turn: yes, no, all, quit, explain."""
+    from muhmod import engine
+
+    declined: set[tuple[str, int]] = set()
+    rest = ""
+    for rule, file, edit in plan.edits:
+        row = next(row for row in plan.sites if row.rule == rule)
+        answer = rest or _answer(row, file, int(edit.name.rpartition("#")[2]))
+        if answer in ("a", "q"):
+            rest = "y" if answer == "a" else "n"
+            answer = rest
+        if answer == "n":
+            declined.add((rule, edit.start))
+    return engine.plan(plan.tree, plan.pack, options._replace(declined=frozenset(declined)), plan.known)
+
+
+def _answer(row: SiteReport, file: str, index: int) -> str:
+    from muhmod import show
+
+    changed = [slot for slot in row.slots if slot.old != slot.new]
+    slot = row.slots[index] if index < len(row.slots) else changed[0]
+    if slot.name.startswith("configs"):
+        what = f"{sum(not s.new for s in changed)} entries go, {sum(not s.old for s in changed)} come"
+    else:
+        what = f"{slot.name} {slot.old} -> {slot.new or 'removed'}"
+    question = f"{row.site} {file}:{slot.line} {what}  [y]es [n]o [a]ll [q]uit [e]xplain"
+    while True:
+        try:
+            answer = click.prompt(question, prompt_suffix="? ", err=True, default="", show_default=False)
+        except click.Abort:
+            return "q"
+        if answer[:1].lower() in ("y", "n", "a", "q"):
+            return str(answer[:1].lower())
+        if answer[:1].lower() == "e":
+            out = show.console("never", to=sys.stderr)
+            show.explain(out, row, slot.line)
+
+
+def _report_apply(made: list[Plan], mode: str, code: int, refusal: str, settings: Settings) -> None:
+    out = Out(settings)
+    reasons = [reason for plan in made for reason in plan.reasons]
+    reasons += [refusal.replace("\n  next: ", "; ")] if refusal else []
+    if code == 1:
+        reasons.append("changes pending" if mode != "write" else "changes made")
+    name = settings.format()
+    quiet = settings.given["quiet"]
+    if name == "json":
+        _json_reports(out, made, code, reasons)
+    elif name == "github":
+        for plan in made:
+            from muhmod import report
+
+            for line in report.github(plan.tree, plan.sites):
+                out.text(line)
+    elif mode == "diff":
+        _patch(out, made, code)
+    elif not quiet:
+        _tables(out, made, settings)
+    out.close()
+    _talk(made, mode, code, refusal, quiet, name)
+
+
+def _json_reports(out: Out, made: list[Plan], code: int, reasons: list[str]) -> None:
+    from muhmod import report
+
+    reports = [
+        report.report("apply", plan.pack.name, plan.tree.name, plan.sites, code, reasons) for plan in made
+    ]
+    out.text(report.dump(reports[0] if len(reports) == 1 else reports))
+
+
+def _patch(out: Out, made: list[Plan], code: int) -> None:
+    """The preamble, then the patch; nothing at all where nothing changes."""
+    if code >= 2 or not any(plan.changes for plan in made):
+        return
+    for plan in made:
+        out.raw(_preamble(plan).encode("utf-8", "surrogateescape"))
+    for plan in made:
+        for change in plan.changes:
+            out.raw(_diff(plan.tree, change))
+
+
+def _diff(tree: Tree, change: Change) -> bytes:
+    from muhmod import patch
+
+    return patch.diff(tree.shown(change.file), change.before, change.after)
+
+
+def _preamble(plan: Plan) -> str:
+    """Rules and derivations, as lines that neither git nor patch takes for a diff."""
+    lines = [f"# muhmod {__version__} apply --rules {plan.pack.name}", f"# {plan.pack.title}"]
+    for row in plan.sites:
+        lines.append(f"# {row.site}: {row.state}{': ' + row.reason if row.reason else ''}")
+        if row.state != "pending":
+            continue
+        said: set[str] = set()
+        for slot in row.slots:
+            if slot.old == slot.new:
+                continue
+            kind = f" ({slot.derived.kind})" if slot.derived else ""
+            lines.append(f"#   {slot.name}: {slot.old or 'nothing'} -> {slot.new or 'removed'}{kind}")
+            for number, step in enumerate(slot.derived.steps if slot.derived else (), 1):
+                if step not in said:
+                    lines.append(f"#     {number}. {step}")
+                    said.add(step)
+    # One line each, whatever a pack's reason holds: nothing in here may read as a diff.
+    return "".join(" ".join(line.splitlines()) + "\n" for line in lines)
+
+
+def _tables(out: Out, made: list[Plan], settings: Settings) -> None:
+    from muhmod import show
+
+    for plan in made:
+        out.rich(partial(show.table, rows=plan.sites))
+        if settings.given["verbose"]:
+            for row in plan.sites:
+                out.rich(partial(show.explain, row=row))
+        if plan.code:
+            continue
+        for change in plan.changes:
+            data = _diff(plan.tree, change)
+            if out.color == "never" or not (sys.stdout.isatty() or out.color == "always"):
+                out.raw(data)
+            else:
+                shown = data.decode("utf-8", "replace").rstrip("\n")
+                out.rich(partial(show.patch, data=shown))
+
+
+def _talk(made: list[Plan], mode: str, code: int, refusal: str, quiet: bool, name: str) -> None:
+    for plan in made:
+        for note in plan.notes if not quiet else ():
+            say(note, "note")
+        for row in plan.sites:
+            if row.code:
+                say(f"{row.site}: {row.state}: {row.reason}", "error")
+            elif mode == "diff" and not quiet and row.state not in ("pending", "already"):
+                say(f"{row.site}: {row.state}: {row.reason}")
+    if refusal:
+        say(refusal, "error")
+    if code >= 2:
+        say("nothing was written")
+    elif not quiet and name == "text":
+        files = sum(len(plan.changes) for plan in made)
+        sites = sum(row.state in ("applied", "pending") for plan in made for row in plan.sites)
+        if not files:
+            say("nothing to change")
+        elif mode == "write":
+            say(f"applied {sites} sites in {files} files; read back and verified")
+        else:
+            say(f"{sites} sites in {files} files would change")

@@ -1,0 +1,274 @@
+"""The commands around muhmod.lock: check, pin, relock, accept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from muhmod import unchanged
+from muhmod.cli.shared import (
+    FORMATS,
+    JOBS,
+    LOCK,
+    NARROW,
+    RULES,
+    Out,
+    Settings,
+    locate,
+    locked,
+    output,
+    say,
+    writing,
+)
+from muhmod.errors import RefusedError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from muhmod.engine import Plan
+    from muhmod.lock import Lock
+    from muhmod.model import SiteReport
+    from muhmod.rulebook import Pack
+    from muhmod.tree import Tree
+
+
+@click.command()
+@click.argument("trees", nargs=-1, metavar="TREE...")
+@RULES
+@click.option("--strict", is_flag=True, help="Tuning literals that no rule owns count too.")
+@NARROW
+@LOCK
+@JOBS
+@output(*FORMATS)
+def check(trees: tuple[str, ...], **given: Any) -> int:
+    """Tree, lock and rules against each other: has upstream moved, has somebody edited the result?"""
+    from muhmod import engine
+
+    settings = Settings(given, FORMATS)
+    out = Out(settings)
+    words = settings.trees(trees)
+    pack, located = _pack_and_trees(words, settings)
+    everything = given["strict"] or bool(given["verbose"]) or settings.format() in ("json", "sarif")
+    wanted = given["strict"] or not given["quiet"]
+    purpose = engine.Purpose(rewrite=False, pin=False, advice=wanted, everything=everything)
+    with writing(located, "check"):
+        pairs = locked(located, settings)
+        made = engine.plan_all(pairs, pack, settings.options(), purpose, settings.jobs)
+    made = [plan._replace(sites=_rows(plan)) for plan in made]
+    code = max(_code(plan, strict=given["strict"]) for plan in made)
+    _report(made, code, out, settings)
+    return code
+
+
+def _pack_and_trees(words: list[str], settings: Settings) -> tuple[Pack, list[Tree]]:
+    """The pack that was asked for, or the one that the lock names."""
+    if settings.get("rules", "rules"):
+        pack = settings.pack()
+        return pack, locate(words, pack)
+    from muhmod import lock, record, tree
+
+    located = [tree.locate(word, tree.PACKAGES) for word in words]
+    path = record.lock_of(located[0], settings.lock())
+    known = lock.load(path, record.tree_of(located[0], path))
+    if known is None:
+        settings.pack()
+        raise AssertionError
+    given = settings.given | {"rules": _pack_of(known, path)}
+    return Settings(given, settings.formats).pack(), located
+
+
+def _pack_of(known: Lock, path: Path) -> str:
+    return str(path.parent / known.rules) if known.rules.endswith(".toml") else known.rules
+
+
+def _rows(plan: Plan) -> tuple[SiteReport, ...]:
+    return tuple(sorted((*plan.sites, *_orphans(plan)), key=lambda row: (row.site, row.rule)))
+
+
+def _orphans(plan: Plan) -> list[SiteReport]:
+    """Sites of the lock that no rule of the pack sets any more."""
+    from muhmod.model import SiteReport
+
+    names = {rule.name for rule in plan.pack.rules}
+    rows = []
+    for entry in plan.known.entries if plan.known else ():
+        if entry.rule not in names:
+            reason = f"{plan.pack.name} has no rule {entry.rule} any more"
+            reason += "; `muhmod revert --select` takes back what it wrote" if entry.written else ""
+            rows.append(
+                SiteReport(
+                    entry.site, "pending", entry.file, entry.scope, entry.line, entry.line, entry.form,
+                    reason, entry.rule, cause="rules changed",
+                )
+            )  # fmt: skip
+    return rows
+
+
+def _code(plan: Plan, *, strict: bool) -> int:
+    pending = any(row.state == "pending" or row.cause == "rules changed" for row in plan.sites)
+    return plan.code or int(pending or (strict and bool(plan.advice)))
+
+
+def _report(made: list[Plan], code: int, out: Out, settings: Settings) -> None:
+    from muhmod import report
+
+    name, quiet = settings.format(), settings.given["quiet"]
+    reasons = [reason for plan in made for reason in plan.reasons]
+    reasons += ["changes pending"] if code == 1 else []
+    if name == "json":
+        rows = [
+            report.report("check", plan.pack.name, plan.tree.name, plan.sites, code, reasons)
+            | {"advice": [one._asdict() for one in plan.advice]}
+            for plan in made
+        ]
+        out.text(report.dump(rows[0] if len(rows) == 1 else rows))
+    elif name == "github":
+        for plan in made:
+            for line in report.github(plan.tree, plan.sites):
+                out.text(line)
+    elif name in ("sarif", "markdown"):
+        _exchange(name, made, out)
+    elif not quiet:
+        for plan in made:
+            for line in report.plain(plan.sites):
+                out.text(line)
+            for line in report.advised(plan.advice, full=bool(settings.given["verbose"]) or
+                                       settings.given["strict"]):  # fmt: skip
+                out.text(line)
+    out.close()
+    for plan in made:
+        _talk(plan, code, quiet=quiet)
+
+
+def _exchange(name: str, made: list[Plan], out: Out) -> None:
+    raise UsageError(f"output-format {name} is not there yet")
+
+
+def _talk(plan: Plan, code: int, *, quiet: bool) -> None:
+    if quiet:
+        for row in plan.sites:
+            if row.code:
+                cause = f"{row.cause}: " if row.cause else ""
+                say(f"{row.rule}: {row.state}: {cause}{row.reason}", "error")
+        return
+    for note in plan.notes:
+        say(note, "note")
+    if plan.known is None:
+        say(f"no lock beside {plan.tree.name}/: held against the rules alone; `muhmod pin` makes one")
+    if not code:
+        say(unchanged.closing(plan.tree.name, plan.pack.name))
+    elif code == 1:
+        say("changes pending: `muhmod apply` makes them, `muhmod relock` takes changed rules into the lock")
+    elif any(row.state in ("drifted", "lost", "ambiguous") for row in plan.sites):
+        say("look at the places above; `muhmod accept SITE --reason WHY` takes a new place or value")
+
+
+# pin, relock, accept ---------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("tree_path", metavar="TREE")
+@RULES
+@LOCK
+@output("text")
+def pin(tree_path: str, **given: Any) -> int:
+    """Write the lock for a tree as it is, without applying."""
+    from muhmod import engine, record, writer
+
+    settings = Settings(given)
+    pack = settings.pack()
+    (of,) = locate([tree_path], pack)
+    with writing([of], "write"):
+        ((_, known),) = locked([of], settings)
+        if known and any(entry.written for entry in known.entries):
+            raise RefusedError(
+                "the lock holds what was written here",
+                "`muhmod check` compares with it; `muhmod revert` takes it back first",
+            )
+        made = engine.plan(of, pack, engine.Options(), known, engine.Purpose(rewrite=False))
+        code = _refused(made)
+        if not code:
+            path = record.lock_of(of, settings.lock())
+            new = record.locked(made, record.tree_of(of, path), path)._replace(pinned=True)
+            writer.save(made, path, new)
+            if not given["quiet"]:
+                say(f"pinned {len(new.entries)} sites of {of.name}/ in {path.name}; nothing was applied")
+    return code
+
+
+def _refused(made: Plan) -> int:
+    for row in made.sites:
+        if row.code:
+            say(f"{row.rule}: {row.state}: {row.reason}", "error")
+    return made.code
+
+
+@click.command()
+@click.argument("tree_path", metavar="TREE")
+@RULES
+@LOCK
+@output("text")
+def relock(tree_path: str, **given: Any) -> int:
+    """Derive the lock anew after a merge or a change of rules; drifted sites keep their pins."""
+    from muhmod import engine, lock, record, tree, writer
+
+    settings = Settings(given)
+    of = tree.locate(tree_path, tree.PACKAGES)
+    path = record.lock_of(of, settings.lock())
+    known = lock.salvage(path)
+    if known is None:
+        raise RefusedError(
+            f"there is no {path.name} beside {of.name}/", "`muhmod pin` or `muhmod apply` makes one"
+        )
+    if not settings.get("rules", "rules"):
+        settings = Settings(given | {"rules": _pack_of(known, path)})
+    pack = settings.pack()
+    with writing([of], "write"):
+        known = record.chosen(of, pack, known)
+        made = engine.plan(of, pack, engine.Options(), known, engine.Purpose(rewrite=False))
+        new = record.locked(made, record.tree_of(of, path), path)._replace(pinned=known.pinned)
+        writer.save(made, path, new)
+    code = _refused(made)
+    if not given["quiet"]:
+        say(f"{path.name}: {len(new.entries)} sites{'; those named above keep their pins' if code else ''}")
+    return code
+
+
+@click.command()
+@click.argument("site", metavar="SITE")
+@click.argument("tree_path", metavar="TREE", required=False)
+@click.option("--reason", metavar="WHY", default="", help="Why this is right; it stands in the lock.")
+@click.option(
+    "--as", "place", metavar="[FILE:]SCOPE", default="", help="The new place of a lost or doubled site."
+)
+@click.option("--keep", is_flag=True, help="Keep the value that stands there, instead of deriving it again.")
+@RULES
+@LOCK
+@output("text")
+def accept(site: str, tree_path: str | None, **given: Any) -> int:
+    """After a look at drift: take the new place or value into the lock, with the reason."""
+    from muhmod import engine, record, writer
+
+    settings = Settings(given)
+    if not given["reason"].strip():
+        raise UsageError("accept needs --reason WHY: the next reader of the lock will ask")
+    words = settings.trees([tree_path] if tree_path else [])
+    pack, (of, *_) = _pack_and_trees(words, settings)
+    names = [rule.name for rule in pack.rules]
+    if site not in names:
+        raise UsageError(f"the pack {pack.name} has no site {site!r}{nearest(site, names)}")
+    with writing([of], "write"):
+        ((_, known),) = locked([of], settings)
+        if known is None:
+            raise RefusedError(f"there is no lock beside {of.name}/", "`muhmod pin` makes one")
+        taken = record.accepted(
+            of, pack, known, site, given["reason"].strip(), given["place"], keep=given["keep"] or None
+        )
+        made = engine.plan(of, pack, engine.Options(), taken, engine.Purpose(rewrite=False))
+        path = record.lock_of(of, settings.lock())
+        writer.save(made, path, record.locked(made, record.tree_of(of, path), path))
+    row = next(row for row in made.sites if row.rule == site)
+    say(f"{site}: accepted; it is {row.state} now" + (f": {row.reason}" if row.reason else ""))
+    if row.state == "pending":
+        say("`muhmod apply` sets it; `muhmod accept --keep` would have kept the value")
+    return 0

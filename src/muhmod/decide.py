@@ -1,0 +1,228 @@
+"""One rule on one tree: its state, its slots with their derived values, and the edits."""
+
+from __future__ import annotations
+
+from muhmod import derive, guards
+from muhmod.candidates import lost
+from muhmod.derive.arms import holds, possible
+from muhmod.derive.work import Ask, Work
+from muhmod.errors import DerivationError
+from muhmod.lock import Entry
+from muhmod.model import Derived, Edit, Found, GuardResult, SiteReport, Slot, SlotReport
+from muhmod.rulebook import Pack, Rule
+from muhmod.search import Reading, Search, Source
+from muhmod.site import Definition, Module, dotted
+
+
+def decide_rule(
+    rule: Rule, search: Search, reading: Reading, pack: Pack, pin: Entry | None = None
+) -> tuple[SiteReport, list[tuple[str, Edit]]]:
+    """The row of one rule, and the edits where it binds once. `pin`: how it was found before."""
+    base = SiteReport(rule.site, "lost", rule=rule.name, scope=rule.scope)
+    if search.faults:
+        fault = search.faults[0]
+        reason = f"{fault.message}; {fault.hint}" if fault.hint else fault.message
+        return base._replace(state="unrewritable", reason=reason, code=fault.code), []
+    if not search.bound:
+        return lost(base, rule, search, reading, pin), []
+    if len(search.bound) != rule.expect:
+        places = ", ".join(f"{found.file}:{found.line}" for _, found in search.bound)
+        reason = f"found {len(search.bound)} times, expected {rule.expect}: {places}"
+        first = search.bound[0][1]
+        return base._replace(state="ambiguous", reason=reason, code=3, file=first.file, line=first.line), []
+    twice = _bound_twice(rule, search)
+    if twice:
+        first = search.bound[0][1]
+        return base._replace(state="ambiguous", reason=twice, code=3, file=first.file, line=first.line), []
+    decided = [(found.file, *decide(rule, source, found, reading, pack)) for source, found in search.bound]
+    edits = [(file, edit) for file, _, changes in decided for edit in changes]
+    row = max((row for _, row, _ in decided), key=lambda row: (row.code, row.state == "pending"))
+    if len(decided) > 1:
+        row = row._replace(slots=tuple(slot for _, one, _ in decided for slot in one.slots))
+    return row, edits
+
+
+def _bound_twice(rule: Rule, search: Search) -> str:
+    """Why the place that was found may not be the one that Python uses; empty where it is.
+
+    A second definition of the same path, or a rebinding of its name, may replace the first.
+    """
+    for source, found in search.bound:
+        paths = [
+            scope.node
+            for scope in source.module.scopes()
+            if scope.path == rule.scope and scope.node is not None and not _is_overload(scope.node)
+        ]
+        if len(paths) > max(1, len([f for _, f in search.bound if f.file == found.file])):
+            lines = ", ".join(str(node.lineno) for node in paths)
+            return f"{rule.scope} is defined {len(paths)} times in {found.file}: lines {lines}"
+        line = source.module.rebinds(rule.scope.partition(".")[0]) if paths else 0
+        if line:
+            return f"{rule.scope} is bound again in {found.file}:{line}"
+    return ""
+
+
+def _is_overload(node: Definition) -> bool:
+    return any(dotted(d).endswith("overload") for d in node.decorator_list)
+
+
+def decide(
+    rule: Rule, source: Source, found: Found, reading: Reading, pack: Pack
+) -> tuple[SiteReport, list[Edit]]:
+    """State, slots and edits of one bound site."""
+    row = SiteReport(
+        rule.site, "already", found.file, found.scope, found.line, found.end_line, found.form,
+        rule=rule.name, slots=tuple(_plain(slot) for slot in found.slots),
+    )  # fmt: skip
+    suppressed = _suppressed(rule, source.module, found)
+    if suppressed is not None:
+        return row._replace(state="skipped", reason=f"suppressed in the source: {suppressed}"), []
+    results = tuple(
+        guards.evaluate(guard, found, source.module, reading.resolve, pack.modules, reading.tree.name)
+        for guard in rule.guards
+    )
+    row = row._replace(guards=results)
+    if found.satisfied:
+        return row._replace(state="satisfied-upstream", reason=found.satisfied), []
+    if found.problem:
+        return row._replace(state="unrewritable", reason=found.problem, code=3), []
+    failed = [result for result in results if not result.holds]
+    if failed:
+        return _held(row, rule, failed[0]), []
+    if rule.remove:
+        return _removal(row, found)
+    try:
+        return _values(row, rule, found, pack)
+    except DerivationError as error:
+        reason = f"derivation refused: {error.message}" + (f"; {error.hint}" if error.hint else "")
+        return row._replace(state="unrewritable", reason=reason, code=5), []
+
+
+def _plain(slot: Slot, note: str = "no rule sets it") -> SlotReport:
+    if slot.entry is not None and slot.name != "configs":
+        shown = slot.entry.show() or slot.text
+    elif slot.name == "configs":
+        shown = "the list"
+    else:
+        shown = " ".join(slot.text.split())
+    return SlotReport(slot.name, slot.line, shown, shown, slot.reason or note, end_line=slot.end_line)
+
+
+def _held(row: SiteReport, rule: Rule, guard: GuardResult) -> SiteReport:
+    allowed = rule.when_guard_false == "hold"
+    slots = tuple(slot._replace(note="held by the guard") for slot in row.slots)
+    reason = f"a guard is false, {guard.guard}: {guard.evidence}"
+    return row._replace(state="held", reason=reason, code=0 if allowed else 3, slots=slots)
+
+
+def _suppressed(rule: Rule, module: Module, found: Found) -> str | None:
+    for line, (sites, reason) in module.suppressions().items():
+        if {rule.site, rule.name} & {*sites} and found.line - 1 <= line <= found.end_line and reason:
+            return reason
+    return None
+
+
+def _key(index: int, slot: Slot) -> str:
+    """A slot's name within its site: the same on every run."""
+    return f"{slot.name}#{index}"
+
+
+def _removal(row: SiteReport, found: Found) -> tuple[SiteReport, list[Edit]]:
+    slots, edits = [], []
+    for index, slot in enumerate(found.slots):
+        if slot.editable:
+            why = Derived("", "heuristic", ("its guards hold, so the choice is left to the heuristic",))
+            slots.append(_plain(slot, "")._replace(new="", note="removed", derived=why))
+            edits.append(Edit(_key(index, slot), slot.start, slot.end, "remove", "", slot.segment))
+        else:
+            slots.append(_plain(slot))
+    return row._replace(state="pending", slots=tuple(slots)), edits
+
+
+def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[SiteReport, list[Edit]]:
+    """Each slot that the rule sets, against its derived value."""
+    missing = [name for name in rule.slots if all(slot.name != name for slot in found.slots)]
+    if missing:
+        held = ", ".join(sorted({slot.name for slot in found.slots}))
+        reason = f"the slot {missing[0]} is not there; slots: {held}"
+        return row._replace(state="drifted", reason=reason, code=3), []
+    slots: list[SlotReport] = []
+    edits: list[Edit] = []
+    governed: set[str] = set()
+    for index, slot in enumerate(found.slots):
+        if slot.name == "configs" and "configs" in rule.slots:
+            report, edit = _list(found, rule, pack)
+            slots += report
+            edits += [edit] if edit else []
+            governed.add(slot.name)
+        elif slot.name in rule.slots:
+            report_, edit, sets = _value(index, slot, rule, pack)
+            slots.append(report_)
+            edits += [edit] if edit else []
+            governed |= {slot.name} if sets else set()
+        elif "configs" not in rule.slots:
+            slots.append(_plain(slot))
+    row = row._replace(slots=tuple(slots))
+    unset = [name for name in rule.slots if name not in governed]
+    if unset:
+        notes = sorted({slot.note for slot in slots if slot.name == unset[0]})
+        reason = f"{unset[0]} cannot be set: {'; '.join(notes)}"
+        return row._replace(state="unrewritable", reason=reason, code=3), []
+    return row._replace(state="pending" if edits else "already"), edits
+
+
+def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, Edit | None, bool]:
+    """The report and edit of a leaf; the flag says whether the rule sets it."""
+    plain = _plain(slot)
+    if not slot.live:
+        return plain._replace(note="overwritten on every path: never read"), None, False
+    if not any(possible(arrival, Work(pack.facts)) for arrival in slot.arrivals):
+        work = Work(pack.facts)
+        against = [
+            [c.test for c in arrival.conditions if holds(c.test, work) not in (None, c.taken)]
+            for arrival in slot.arrivals
+        ]
+        tests = [t for t in against[0] if all(t in other for other in against)] or against[0]
+        note = f"an arm that this hardware does not take: {'; '.join(tests)}"
+        return plain._replace(note=note), None, False
+    if not slot.editable:
+        return plain._replace(note=slot.reason), None, False
+    others = [name for name in slot.also if name not in rule.slots]
+    if others:
+        return plain._replace(note=f"the same literal also sets {', '.join(others)}"), None, False
+    setting = rule.slots[slot.name]
+    ask = Ask(slot.arrivals, literal=setting.value, reason=setting.reason)
+    derived = derive.run(setting.derive, pack.facts, ask)
+    if derived.value == slot.value and type(derived.value) is type(slot.value):
+        return plain._replace(note="holds the derived value", derived=derived), None, True
+    new = derive.literal_of(derived.value)
+    report = plain._replace(new=new, note="", derived=derived)
+    return report, Edit(_key(index, slot), slot.start, slot.end, "replace", new, slot.segment), True
+
+
+def _list(found: Found, rule: Rule, pack: Pack) -> tuple[list[SlotReport], Edit | None]:
+    """The reports of a list's entries, and the edit of the whole list."""
+    whole, *entries = found.slots
+    ask = Ask(entries=tuple(slot.entry for slot in entries if slot.entry is not None))
+    derived = derive.run(rule.slots["configs"].derive, pack.facts, ask)
+    fates = derive.entries(pack.facts, ask)
+    reports = []
+    keep = []
+    for slot, (entry, fate, why) in zip(entries, fates, strict=False):
+        kind = Derived(entry.show(), "limit", (why,), derived.facts)
+        keep.append(fate == "keep")
+        note = "feasible: stays" if keep[-1] else "cannot run: goes"
+        shown = entry.show()
+        reports.append(
+            SlotReport(slot.name, slot.line, shown, shown if keep[-1] else "", note, kind,
+                       slot.end_line)
+        )  # fmt: skip
+    added = [(entry, why) for entry, fate, why in fates if fate == "add"]
+    for number, (entry, why) in enumerate(added):
+        kind = Derived(entry.show(), "heuristic", (*derived.steps, why), derived.facts)
+        reports.append(SlotReport(f"configs[+{number}]", whole.end_line, "", entry.show(), "added", kind))
+    if all(keep) and not added:
+        return reports, None
+    payload = (tuple(keep), tuple(entry for entry, _ in added))
+    edit = Edit(_key(0, whole), whole.start, whole.end, "entries", "", whole.segment, payload)
+    return reports, edit

@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks import h200
 from muhmod import rulebook
-from muhmod.derive import kernels
-from muhmod.derive.kernels import attention, fused_moe, ladder
+from muhmod.derive.kernels import attention, choose, fused_moe, ladder
 from muhmod.derive.kernels.card import blocks_per_sm, bytes_to_fill, card, padded, waves
 from muhmod.derive.kernels.shape import parse
 from muhmod.derive.work import Facts, Work
@@ -317,7 +316,7 @@ def test_a_value_costs_less_than_a_millisecond():
         best = 1.0
         for _ in range(5):
             start = time.perf_counter()
-            chosen = kernels.derive(kernel, facts, shape)
+            chosen = choose.derive(kernel, facts, shape)
             best = min(best, time.perf_counter() - start)
         values = sum(map(len, chosen.configs))
         assert best / values < 1e-3, kernel
@@ -389,20 +388,20 @@ def disputed(name, *values):
 
 
 def test_a_dispute_that_changes_nothing_is_harmless():
-    chosen = kernels.derive("attn_fwd", disputed("sm_count", 132, 120), ATTN)
+    chosen = choose.derive("attn_fwd", disputed("sm_count", 132, 120), ATTN)
     assert chosen.steps[-1] == "sm_count is disputed (132, 120), harmless here"
 
 
 def test_a_dispute_that_changes_the_configuration_is_refused_with_both():
     with pytest.raises(DisputedFactError, match=r"232448 gives .* 'num_stages': 3.*101376 gives"):
-        kernels.derive("prefix_prefill", disputed("smem_per_block", 232448, 101376), PREFILL)
+        choose.derive("prefix_prefill", disputed("smem_per_block", 232448, 101376), PREFILL)
 
 
 def test_a_missing_fact_is_named():
     facts = rulebook.hardware("h200")
     less = Facts(facts.units, {k: v for k, v in facts.claims.items() if k != "memory_latency"})
     with pytest.raises(MissingFactError, match="memory_latency"):
-        kernels.derive("fused_moe", less, MOE)
+        choose.derive("fused_moe", less, MOE)
 
 
 def test_every_way_to_spell_a_dtype():

@@ -13,7 +13,7 @@ from muhmod.rulebook import Pack
 from muhmod.tree import Tree
 
 if TYPE_CHECKING:
-    from muhmod.derive.kernels import Chosen
+    from muhmod.derive.kernels.choose import Chosen
     from muhmod.derive.whatif import Outcome, Row
     from muhmod.headers import Header
 

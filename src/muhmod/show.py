@@ -14,7 +14,7 @@ from rich.text import Text
 from muhmod.model import Candidate, Derived, Fact, Found, SiteReport, Slot, SlotReport
 
 if TYPE_CHECKING:
-    from muhmod.derive.kernels import Chosen
+    from muhmod.derive.kernels.choose import Chosen
     from muhmod.derive.whatif import Outcome, Row
     from muhmod.headers import Header
 

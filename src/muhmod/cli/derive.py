@@ -72,7 +72,7 @@ def _what_if(pack: Pack, settings: Settings, names: tuple[str, ...]) -> int:
 def _derive_kernel(settings: Settings) -> int:
     """The configurations of one kernel for one workload, on a card without a pack or on a pack's."""
     from muhmod import rulebook
-    from muhmod.derive import kernels
+    from muhmod.derive.kernels import choose
 
     kernel, shape = settings.given["kernel"], settings.given["shape"]
     if not kernel or not shape:
@@ -84,7 +84,7 @@ def _derive_kernel(settings: Settings) -> int:
         facts = rulebook.hardware(hardware, words(settings.get("settings", "set", ())))
     else:
         raise UsageError("no card: give --hardware H", f"shipped: {', '.join(rulebook.builtin('hardware'))}")
-    chosen = kernels.derive(kernel, facts, shape)
+    chosen = choose.derive(kernel, facts, shape)
     out = Out(settings)
     if settings.format() == "json":
         from muhmod import report

@@ -12,9 +12,6 @@ from itertools import product
 from typing import NamedTuple
 
 from muhmod.derive.arms import apply_transforms, certain, holds, possible
-from muhmod.derive.kernels import attention as model
-from muhmod.derive.kernels.card import Card as ModelledCard
-from muhmod.derive.kernels.card import card as modelled_card
 from muhmod.derive.kernels.card import modelled
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import LimitError
@@ -92,16 +89,9 @@ def _fit(work: Work, limit: int, head_dim: int, element: int) -> Fit:
             )
 
         return parity
-    c, heads = modelled_card(work), model.Heads(head_dim, element)
+    from muhmod.derive.modelled import square
 
-    def judged(tile: int) -> tuple[bool, str]:
-        fitting = model.tied(c, heads, tile)
-        if fitting:
-            return True, f"fits: {model.explain(c, heads, fitting, 1)}"
-        widest = model.Tile(tile, tile, False, model.THREADS // c.warp_size, 1)
-        return False, model.refusal(c, heads, widest)
-
-    return judged
+    return square(work, head_dim, element)
 
 
 def _prefill_fits(literal: int, fits: Fit, work: Work, ask: Ask) -> bool:
@@ -147,7 +137,9 @@ def _path(arrival: Arrival, work: Work) -> str:
 def prefill_warps(work: Work, ask: Ask) -> int:
     """NUM_WARPS of prefix_prefill: the model's, or the pack's literal; checked against a block's threads."""
     if ask.literal is None and modelled(work):
-        warps = _prefill(work).warps
+        from muhmod.derive.modelled import prefill
+
+        warps = prefill(work).warps
         check_threads(work, warps)
         return warps
     if ask.literal is None:
@@ -162,15 +154,9 @@ def prefill_stages(work: Work, ask: Ask) -> int:
         if type(ask.literal) is not int or ask.literal < 1:
             raise LimitError(f"num_stages = {ask.literal!r}: a whole number from 1 is needed")
         return ask.literal
-    return _prefill(work).stages
+    from muhmod.derive.modelled import prefill
 
-
-def _prefill(work: Work) -> model.Tile:
-    c = modelled_card(work)
-    heads = model.Heads(work.integer("head_dim"), work.element_size())
-    tile = model.prefix_prefill(c, heads)
-    work.step(model.explain(c, heads, tile, 1))
-    return tile
+    return prefill(work).stages
 
 
 def check_threads(work: Work, warps: Scalar) -> None:
@@ -290,7 +276,9 @@ def attention_configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...
     if ask.literal is not None:
         raise LimitError("a list of configurations has no single value")
     if modelled(work):
-        return _modelled_configs(work, ask)
+        from muhmod.derive.modelled import configs
+
+        return configs(work, ask)
     c = card(work)
     work.step(
         f"shared memory is (BLOCK_M*{c.head_dim} + {c.head_dim}*BLOCK_N)*{c.element} + BLOCK_M*8, "
@@ -298,7 +286,7 @@ def attention_configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...
         f"at most {c.max_threads_per_block:,}"
     )
     fates = [(entry, *_judge(c, entry)) for entry in ask.entries]
-    kept = {_key(entry) for entry, fate, _ in fates if fate == "keep"}
+    kept = {key(entry) for entry, fate, _ in fates if fate == "keep"}
     ranked = [g for g in unique(grid(c)) if g.block_m % g.block_n == 0]
     if ask.entries and all(entry.get("PRE_LOAD_V") is None for entry in ask.entries):
         ranked = [g for g in ranked if not g.pre_load_v]
@@ -317,51 +305,6 @@ def attention_configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...
     return (*fates, *((_entry(g), "add", _why(g)) for g in added))
 
 
-def _modelled_configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...]:
-    """The list of the kernel's model: what upstream has of it stays, the rest goes."""
-    c = modelled_card(work)
-    heads = model.Heads(work.integer("head_dim"), work.element_size())
-    rocm = work.fact("platform").value == "rocm"
-    preload = not ask.entries or any(entry.get("PRE_LOAD_V") is not None for entry in ask.entries)
-    tiles = [tile for tile in model.attn_fwd(c, heads) if preload or not tile.pre_load_v]
-    work.step(
-        f"at most {c.smem_per_block:,} B of shared memory a block, {c.smem_per_sm:,} B a multiprocessor and "
-        f"{model.most_accumulators(c)} accumulators a thread; BLOCK_M % BLOCK_N = 0 for the causal mask"
-    )
-    wanted: dict[tuple[Scalar | None, ...], model.Tile] = {tuple(tile): tile for tile in tiles}
-    if not rocm and any(entry.get("waves_per_eu") is not None for entry in ask.entries):
-        work.warnings.append("the list's entries carry waves_per_eu, which Triton for CUDA refuses")
-    fates = []
-    for entry in ask.entries:
-        bm, bn, warps, stages, loaded = _key(entry)
-        tile = wanted.get((bm, bn, bool(loaded), warps, stages))
-        if tile is None:
-            fates.append((entry, "drop", "the model's configurations are faster on this card"))
-        else:
-            del wanted[tuple(tile)]
-            fates.append((entry, "keep", model.explain(c, heads, tile, _resident(c, tile))))
-    added = [tile for tile in tiles if tuple(tile) in wanted]
-    work.step(f"{len(tiles) - len(added)} of upstream's {len(ask.entries)} stay, {len(added)} are added")
-    return (*fates, *(
-        (_model_entry(c, tile, rocm, preload), "add", model.explain(c, heads, tile, _resident(c, tile)))
-        for tile in added
-    ))  # fmt: skip
-
-
-def _resident(c: ModelledCard, tile: model.Tile) -> int:
-    return model.THREADS // (tile.warps * c.warp_size)
-
-
-def _model_entry(c: ModelledCard, tile: model.Tile, rocm: bool, preload: bool) -> Entry:
-    """The entry as the source writes it; waves_per_eu is the wavefronts of one of four SIMDs."""
-    values: list[tuple[str, Scalar]] = [("BLOCK_M", tile.block_m), ("BLOCK_N", tile.block_n)]
-    if rocm:
-        values.append(("waves_per_eu", max(1, _resident(c, tile) * tile.warps // 4)))
-    if preload:
-        values.append(("PRE_LOAD_V", tile.pre_load_v))
-    return Entry(tuple(values), (("num_stages", tile.stages), ("num_warps", tile.warps)))
-
-
 def _judge(c: Card, entry: Entry) -> tuple[str, str]:
     """Whether an entry of the source stays, and why."""
     defaults = {"BLOCK_M": None, "BLOCK_N": None, "num_warps": 4, "num_stages": DEFAULT_STAGES}
@@ -377,7 +320,8 @@ def _judge(c: Card, entry: Entry) -> tuple[str, str]:
     return "keep", f"needs {smem_bytes(bm, bn, c.head_dim, c.element):,} B and fits"
 
 
-def _key(entry: Entry) -> tuple[Scalar | None, ...]:
+def key(entry: Entry) -> tuple[Scalar | None, ...]:
+    """BLOCK_M, BLOCK_N, warps, stages and PRE_LOAD_V of an entry, with triton.Config's defaults."""
     return (
         entry.get("BLOCK_M"),
         entry.get("BLOCK_N"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from math import ceil, log2, sqrt
+from typing import TYPE_CHECKING
 
 from muhmod.derive.arms import possible, upper_bound
-from muhmod.derive.kernels import fused_moe
-from muhmod.derive.kernels.card import card, modelled
+from muhmod.derive.kernels.card import modelled
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import LimitError
+
+if TYPE_CHECKING:
+    from muhmod.derive.kernels.fused_moe import Tile
 
 # The smallest M tile of tl.dot, and the largest that a block's accumulators carry.
 SMALLEST, LARGEST = 16, 128
@@ -52,26 +55,12 @@ def moe_group_m(work: Work, ask: Ask) -> int:
     return _checked(ask, "GROUP_SIZE_M", _tile(work, ask).group_m, least=1)
 
 
-def _tile(work: Work, ask: Ask) -> fused_moe.Tile:
+def _tile(work: Work, ask: Ask) -> Tile:
     """The model's tile for the most tokens of the arm; all slots of an arm get theirs from the same one."""
+    from muhmod.derive.modelled import moe_tile
+
     topk = work.integer("experts_per_token")
-    tokens = max(1, round(_rows(work, ask, topk) / topk))
-    devices = work.integer("tensor_parallel")
-    workload = fused_moe.Workload(
-        tokens,
-        work.integer("num_experts"),
-        -(-work.integer("moe_intermediate_size") // devices),
-        work.integer("hidden_size"),
-        topk,
-        work.element_size(),
-    )
-    c = card(work)
-    warps, stages = fused_moe.DEFAULT_LAUNCH
-    work.step(f"the dict names no launch options: Triton's {warps} warps and {stages} stages hold")
-    choice = fused_moe.choose(c, workload, fused_moe.DEFAULT_LAUNCH)
-    for step in fused_moe.explain(c, workload, choice):
-        work.step(step)
-    return choice.tile
+    return moe_tile(work, max(1, round(_rows(work, ask, topk) / topk)))
 
 
 def _rows(work: Work, ask: Ask, topk: int) -> int:

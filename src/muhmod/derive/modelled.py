@@ -1,0 +1,112 @@
+"""Derivations on cards whose generation has a kernel model. Imported only for those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muhmod.derive.attention import key
+from muhmod.derive.kernels import attention as model
+from muhmod.derive.kernels import fused_moe
+from muhmod.derive.kernels.card import Card, card
+from muhmod.derive.work import Ask, Work
+from muhmod.model import Entry, Scalar
+
+
+def square(work: Work, head_dim: int, element: int) -> Callable[[int], tuple[bool, str]]:
+    """How a square tile of prefix_prefill is judged: whether it fits, and the numbers that tell."""
+    c, heads = card(work), model.Heads(head_dim, element)
+
+    def judged(tile: int) -> tuple[bool, str]:
+        fitting = model.tied(c, heads, tile)
+        if fitting:
+            return True, f"fits: {model.explain(c, heads, fitting, 1)}"
+        widest = model.Tile(tile, tile, False, model.THREADS // c.warp_size, 1)
+        return False, model.refusal(c, heads, widest)
+
+    return judged
+
+
+def prefill(work: Work) -> model.Tile:
+    """prefix_prefill's setting for the head size of the facts."""
+    c = card(work)
+    heads = model.Heads(work.integer("head_dim"), work.element_size())
+    tile = model.prefix_prefill(c, heads)
+    work.step(model.explain(c, heads, tile, 1))
+    return tile
+
+
+def configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...]:
+    """The list of the kernel's model: what upstream has of it stays, the rest goes."""
+    c = card(work)
+    heads = model.Heads(work.integer("head_dim"), work.element_size())
+    rocm = work.fact("platform").value == "rocm"
+    preload = not ask.entries or any(entry.get("PRE_LOAD_V") is not None for entry in ask.entries)
+    tiles = [tile for tile in model.attn_fwd(c, heads) if preload or not tile.pre_load_v]
+    work.step(
+        f"at most {c.smem_per_block:,} B of shared memory a block, {c.smem_per_sm:,} B a multiprocessor and "
+        f"{model.most_accumulators(c)} accumulators a thread; BLOCK_M % BLOCK_N = 0 for the causal mask"
+    )
+    wanted: dict[tuple[Scalar | None, ...], model.Tile] = {tuple(tile): tile for tile in tiles}
+    if not rocm and any(entry.get("waves_per_eu") is not None for entry in ask.entries):
+        work.warnings.append("the list's entries carry waves_per_eu, which Triton for CUDA refuses")
+    fates = []
+    for entry in ask.entries:
+        bm, bn, warps, stages, loaded = key(entry)
+        tile = wanted.get((bm, bn, bool(loaded), warps, stages))
+        if tile is None:
+            fates.append((entry, "drop", _against(c, heads, entry)))
+        else:
+            del wanted[tuple(tile)]
+            fates.append((entry, "keep", model.explain(c, heads, tile, _resident(c, tile))))
+    added = [tile for tile in tiles if tuple(tile) in wanted]
+    work.step(f"{len(tiles) - len(added)} of upstream's {len(ask.entries)} stay, {len(added)} are added")
+    return (*fates, *(
+        (_model_entry(c, tile, rocm, preload), "add", model.explain(c, heads, tile, _resident(c, tile)))
+        for tile in added
+    ))  # fmt: skip
+
+
+def _against(c: Card, heads: model.Heads, entry: Entry) -> str:
+    """Why an entry of the source goes: a limit, or that it is not among the model's best."""
+    bm, bn, warps, stages, loaded = key(entry)
+    if not all(isinstance(n, int) and n > 0 for n in (bm, bn, warps, stages)):
+        return "its tile, warps or stages are no positive whole numbers"
+    tile = model.Tile(int(bm or 0), int(bn or 0), bool(loaded), int(warps or 0), int(stages or 0))
+    if tile.block_m % tile.block_n:
+        return "BLOCK_M % BLOCK_N != 0: the causal mask would be lost"
+    return model.refusal(c, heads, tile) or "not among the model's best on this card"
+
+
+def _resident(c: Card, tile: model.Tile) -> int:
+    return model.THREADS // (tile.warps * c.warp_size)
+
+
+def _model_entry(c: Card, tile: model.Tile, rocm: bool, preload: bool) -> Entry:
+    """The entry as the source writes it; waves_per_eu is the wavefronts of one of four SIMDs."""
+    values: list[tuple[str, Scalar]] = [("BLOCK_M", tile.block_m), ("BLOCK_N", tile.block_n)]
+    if rocm:
+        values.append(("waves_per_eu", max(1, _resident(c, tile) * tile.warps // 4)))
+    if preload:
+        values.append(("PRE_LOAD_V", tile.pre_load_v))
+    return Entry(tuple(values), (("num_stages", tile.stages), ("num_warps", tile.warps)))
+
+
+def moe_tile(work: Work, tokens: int) -> fused_moe.Tile:
+    """fused_moe_kernel's tile for the model of the facts, where the dict names no launch options."""
+    topk = work.integer("experts_per_token")
+    devices = work.integer("tensor_parallel")
+    workload = fused_moe.Workload(
+        tokens,
+        work.integer("num_experts"),
+        -(-work.integer("moe_intermediate_size") // devices),
+        work.integer("hidden_size"),
+        topk,
+        work.element_size(),
+    )
+    c = card(work)
+    warps, stages = fused_moe.DEFAULT_LAUNCH
+    work.step(f"the dict names no launch options: Triton's {warps} warps and {stages} stages hold")
+    choice = fused_moe.choose(c, workload, fused_moe.DEFAULT_LAUNCH)
+    for step in fused_moe.explain(c, workload, choice):
+        work.step(step)
+    return choice.tile

@@ -151,7 +151,7 @@ def _against(
 ) -> tuple[list[SiteReport], list[tuple[str, str, Edit]]]:
     """Rows and edits as the lock has them."""
     paired = pins.pairs(known, places, {name: one.bound for name, one in found.items()})
-    stand = pins.standing(paired)
+    stand = pins.standing(known, paired)
     kept: list[tuple[str, str, Edit]] = []
     out = []
     for rule, row in zip(pack.rules, rows, strict=True):

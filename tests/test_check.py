@@ -340,8 +340,8 @@ def test_upstream_came_to_the_same_value(muhmod, enginex, written):
     assert muhmod(*(APPLY if written else ("pin", "--rules", "bi100", "-q")), enginex).code == 0
     fresh(enginex)
     edit(enginex, OPS, "return 32 * 1024", "return 49152")
-    for file in (PREFILL, MOE, FLASH):
-        edit(enginex, file, "import", "import  ")
+    for file in (PREFILL, MOE, FLASH, OPS):
+        edit(enginex, file, "import ", "import  ")
     upstream = tree_bytes(enginex)
     code, rows = check(muhmod, enginex)
     assert (code, rows["shared-memory"]["state"]) == (1, "satisfied-upstream")

@@ -23,9 +23,9 @@ class QChunk(Site):
     pattern = re.compile(rb"\b_?Q_CHUNK(?:_SIZE)?\b")
 
     def find(self, module: Module) -> list[Found]:
-        """One site for each binding."""
+        """One site for each name and scope."""
         return [
-            self.found(scope, binding.form, binding.slots, module)
+            self.found(scope, binding.form, binding.slots, module, problem=binding.problem)
             for scope in module.scopes_at(module.lines_with("Q_CHUNK"))
             for binding in bindings(module, scope, NAME)
         ]

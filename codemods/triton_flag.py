@@ -29,7 +29,8 @@ class TritonFlag(Site):
             group = [b for b in bindings(module, scope, NAME) if b.form != "parameter-default"]
             if group:
                 slots = [slot for binding in group for slot in binding.slots]
-                found.append(self.found(scope, group[0].form, slots, module))
+                problem = group[0].problem
+                found.append(self.found(scope, group[0].form, slots, module, problem=problem))
         return found
 
 

@@ -87,9 +87,9 @@ SITES_063 = [
     ("v1-override", "attention/ops/paged_attn.py", "PagedAttention.forward_decode", 126, "heuristic"),
     ("prefill-tile", "attention/ops/prefix_prefill.py", "context_attention_fwd", 712, "conditional"),
     ("autotune-configs", "attention/ops/triton_flash_attention.py", "attn_fwd", 211, "inline-list"),
-    ("moe-config", "model_executor/layers/fused_moe/fused_moe.py", "get_default_config", 339, "dict"),
+    ("moe-config", "model_executor/layers/fused_moe/fused_moe.py", "get_default_config", 338, "dict"),
     ("triton-flag", "triton_utils/importing.py", "<module>", 7, "module-expression"),
-    ("shared-memory", "utils.py", "get_max_shared_memory_bytes", 374, "call"),
+    ("shared-memory", "utils.py", "get_max_shared_memory_bytes", 373, "call"),
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ if it reaches no use on any path.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
 from muhmod.model import Arrival, Condition
@@ -104,7 +104,11 @@ class State:
 
 
 class Use(NamedTuple):
-    """A place where a cell's value leaves the function: `kind` is return, launch, read or escape."""
+    """A place where a cell's value leaves the function, or is looked at.
+
+    `kind` is return, launch, read (as an argument, in a test, by a key), escape, or load (in any
+    other expression).
+    """
 
     kind: str
     cell: Cell
@@ -118,8 +122,15 @@ class Flow:
     After `run`: `leaves` in source order and `uses` of their cells.
     """
 
-    def __init__(self, interesting: Callable[[Cell], bool], outer: State | None = None) -> None:
+    def __init__(
+        self,
+        interesting: Callable[[Cell], bool],
+        outer: State | None = None,
+        functions: Mapping[str, FunctionNode] | None = None,
+    ) -> None:
         self.interesting = interesting
+        # Functions of the module whose one returned expression may stand for a call in a test.
+        self.functions = functions or {}
         self.leaves: list[Leaf] = []
         self.uses: list[Use] = []
         self.final: State | None = None
@@ -162,12 +173,12 @@ class Flow:
                 state.cells[cell] = self._values(cell, default, function, state)
 
     def arrivals(self, leaf: Leaf, kinds: Iterable[str] = ()) -> tuple[Arrival, ...]:
-        """The distinct ways in which a leaf arrives at uses of these kinds (default: any)."""
+        """The distinct ways in which a leaf arrives at uses of these kinds (default: all but loads)."""
         wanted = tuple(kinds)
         found = {
             value.arrival: None
             for use in self.uses
-            if not wanted or use.kind in wanted
+            if (use.kind in wanted if wanted else use.kind != "load")
             for value in sorted(use.values, key=lambda v: (v.leaf.number, repr(v.arrival)))
             if value.leaf is leaf
         }
@@ -237,6 +248,8 @@ class Flow:
                 return None
             case ast.Raise():
                 return None
+            case ast.Assert(test=test):
+                return self._passed(Condition(self._text(test, state), True, checked=True), state)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._inner.append(node)
                 self._forget(node.name, state)
@@ -250,7 +263,7 @@ class Flow:
         self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], state: State
     ) -> State | None:
         always = fold(test)
-        text = ast.unparse(_inline(test, state.names))
+        text = self._text(test, state)
         ends = []
         for block, taken in ((body, True), (orelse, False)):
             if always is not None and bool(always) is not taken:
@@ -275,10 +288,17 @@ class Flow:
             return None
         left_block = body if left is None else orelse
         if left_block and isinstance(left_block[-1], ast.Raise):
-            # An error path says nothing about the values that go on.
-            return alive
-        self._conditions = (*self._conditions, passed)[:_MAX_CONDITIONS]
-        return _under_all(alive, passed)
+            passed = passed._replace(checked=True)
+        return self._passed(passed, alive)
+
+    def _passed(self, condition: Condition, state: State) -> State:
+        """All that follows has passed the test."""
+        self._conditions = (*self._conditions, condition)[:_MAX_CONDITIONS]
+        return _under_all(state, condition)
+
+    def _text(self, test: ast.expr, state: State) -> str:
+        """A test as text: local names and calls of small functions of the module written out."""
+        return ast.unparse(_inline(_called(test, self.functions), state.names))
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, state: State) -> State | None:
         outer = self._conditions
@@ -342,24 +362,32 @@ class Flow:
         state.names[name] = None
 
     def _match(self, node: ast.Match, state: State) -> State | None:
-        outer = self._conditions
+        outer = before = self._conditions
         ends: list[State | None] = []
         for case in node.cases:
             inside = state.copy()
             for part in ast.walk(case.pattern):
                 if isinstance(part, ast.MatchAs) and part.name:
                     self._forget(part.name, inside)
-            text = (
-                f"matches({ast.unparse(_inline(node.subject, state.names))}, {ast.unparse(case.pattern)!r})"
-            )
-            self._conditions = (*outer, Condition(text, True))
-            ends.append(self._block(case.body, inside))
+            test = _case_test(node.subject, case)
+            if test is None:
+                text = f"matches({self._text(node.subject, state)}, {ast.unparse(case.pattern)!r})"
+            else:
+                text = self._text(test, state)
+            passed = [Condition(text, True)] if text != "True" else []
+            self._conditions = (*before, *passed)[:_MAX_CONDITIONS]
+            end = self._block(case.body, inside)
+            for condition in (*before[len(outer) :], *passed):
+                end = _under_all(end, condition) if end is not None else None
+            ends.append(end)
+            # The cases below are tried where this one did not match.
+            before = (*before, *(c._replace(taken=False) for c in passed))[:_MAX_CONDITIONS]
             self._conditions = outer
-        last = node.cases[-1]
-        catches_all = (
-            last.guard is None and isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None
-        )
-        return _join(ends if catches_all else [*ends, state])
+            if text == "True":
+                return _join(ends)
+        for condition in before[len(outer) :]:
+            state = _under_all(state, condition)
+        return _join([*ends, state])
 
     # Bindings -----------------------------------------------------------------------------
 
@@ -376,6 +404,7 @@ class Flow:
                 self.odd.append(f"{ast.unparse(target)} is written, and its key is no literal")
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
                 state.cells[attr, ""] = self._values((attr, ""), value, node, state)
+                self._kept.add(attr)
             case ast.Starred(value=inner):
                 self._bind(inner, ast.Starred(value=value, ctx=ast.Load()), node, state)
 
@@ -441,7 +470,7 @@ class Flow:
     def _either(
         self, test: ast.expr, body: ast.expr, orelse: ast.expr, node: ast.stmt, state: State
     ) -> dict[str, Values] | None:
-        text = ast.unparse(_inline(test, state.names))
+        text = self._text(test, state)
         found: dict[str, Values] = {}
         known = False
         for part, taken in ((body, True), (orelse, False)):
@@ -458,11 +487,12 @@ class Flow:
     def _unpack(self, elts: list[ast.expr], value: ast.expr, node: ast.stmt, state: State) -> None:
         match value:
             case ast.Tuple(elts=parts) | ast.List(elts=parts) if len(parts) == len(elts):
+                parts = self._read_first(elts, parts, node, state)
                 for target, part in zip(elts, parts, strict=True):
                     self._bind(target, part, node, state)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 on, off = state.copy(), state.copy()
-                text = ast.unparse(_inline(test, state.names))
+                text = self._text(test, state)
                 for side, part, taken in ((on, body, True), (off, orelse, False)):
                     outer = self._conditions
                     self._conditions = (*outer, Condition(text, taken))
@@ -477,11 +507,26 @@ class Flow:
                     if isinstance(inner, ast.Name):
                         state.names[inner.id] = None
 
+    def _read_first(
+        self, elts: list[ast.expr], parts: list[ast.expr], node: ast.stmt, state: State
+    ) -> list[ast.expr]:
+        """The right side, where it names what the left side binds: read before anything is bound."""
+        bound = {name.id for target in elts for name in ast.walk(target) if isinstance(name, ast.Name)}
+        early = []
+        for number, part in enumerate(parts):
+            if any(_mentions(part, name) for name in bound) and fold(part) is None:
+                name = f"{number}@before"
+                self._bind_name(name, part, node, state)
+                if state.cells.get((name, "")):
+                    part = ast.copy_location(ast.Name(id=name, ctx=ast.Load()), part)
+            early.append(part)
+        return early
+
     def _values(self, cell: Cell, value: ast.expr, node: ast.stmt, state: State) -> Values:
         """What an expression may evaluate to, as leaves; a literal of a cell of interest is one."""
         match value:
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                text = ast.unparse(_inline(test, state.names))
+                text = self._text(test, state)
                 arms: list[Arriving] = []
                 for part, taken in ((body, True), (orelse, False)):
                     condition = Condition(text, taken)
@@ -579,10 +624,16 @@ class Flow:
                     self._read(name, state)
             case ast.Lambda():
                 self._inner.append(part)
+            case ast.NamedExpr(target=ast.Name(id=name), value=value):
+                # Whether it is evaluated at all is not looked into: what stood there may stay.
+                before = state.cells.get((name, ""), frozenset())
+                state.cells[name, ""] = before | self._values((name, ""), value, node, state)
+                state.names[name] = None
             case ast.Name(ctx=ast.Load()) if id(part) not in taken:
-                if isinstance(node, (ast.If, ast.While)):
-                    self._read(part, state)
+                self._read(part, state, "read" if isinstance(node, (ast.If, ast.While)) else "load")
                 self._all_keys("escape", part.id, part, state)
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), ctx=ast.Load()):
+                self._read(part, state, "load")
         for child in ast.iter_child_nodes(part):
             self._read_all(child, node, state, taken)
 
@@ -597,10 +648,10 @@ class Flow:
             if leaf.cell[0].partition("@")[0] in names:
                 self._use("escape", leaf.cell, leaf.node, frozenset({Arriving(leaf, Arrival())}))
 
-    def _read(self, part: ast.AST, state: State) -> None:
+    def _read(self, part: ast.AST, state: State, kind: str = "read") -> None:
         cell = _cell_of(part, state)
         if cell and cell in state.cells:
-            self._use("read", cell, part, state.cells[cell])
+            self._use(kind, cell, part, state.cells[cell])
 
     def _launch(self, call: ast.Call, keywords: list[ast.keyword], node: ast.stmt, state: State) -> None:
         for keyword in keywords:
@@ -683,6 +734,64 @@ def _cell_of(value: ast.AST, state: State) -> Cell | None:
         case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
             return (attr, "")
     return None
+
+
+def _case_test(subject: ast.expr, case: ast.match_case) -> ast.expr | None:
+    """A case as a plain test: literals, alternatives of them, and what matches all. None for the rest."""
+    match case.pattern:
+        case ast.MatchAs(pattern=None):
+            plain: ast.expr | None = ast.Constant(True)
+        case ast.MatchValue(value=value):
+            plain = ast.Compare(subject, [ast.Eq()], [value])
+        case ast.MatchOr(patterns=patterns) if all(isinstance(p, ast.MatchValue) for p in patterns):
+            values = [p.value for p in patterns if isinstance(p, ast.MatchValue)]
+            plain = ast.Compare(subject, [ast.In()], [ast.Tuple(values, ast.Load())])
+        case _:
+            return None
+    if case.guard is None:
+        return plain
+    guard = case.guard
+    if isinstance(case.pattern, ast.MatchAs) and case.pattern.name:
+        guard = _inline(guard, {case.pattern.name: subject})
+        return guard
+    return ast.BoolOp(ast.And(), [plain, guard]) if not isinstance(plain, ast.Constant) else guard
+
+
+def _called(value: ast.expr, functions: Mapping[str, FunctionNode]) -> ast.expr:
+    """The expression with calls of functions that only return an expression written out."""
+    if not functions or not any(_named_call(part) in functions for part in ast.walk(value)):
+        return value
+
+    def visit(node: ast.AST) -> ast.AST:
+        body = _body_of(node, functions)
+        return body if body is not None else _rebuild(node, visit)
+
+    result = visit(value)
+    assert isinstance(result, ast.expr)
+    return result if _size(result) <= _MAX_INLINE else value
+
+
+def _named_call(node: ast.AST) -> str:
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+
+
+def _body_of(node: ast.AST, functions: Mapping[str, FunctionNode]) -> ast.expr | None:
+    """What a call evaluates to: the one expression that its function returns, over the arguments."""
+    function = functions.get(_named_call(node))
+    if not isinstance(node, ast.Call) or function is None:
+        return None
+    body = [s for s in function.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    names = function.args
+    if len(body) != 1 or not isinstance(body[0], ast.Return) or body[0].value is None:
+        return None
+    if names.vararg or names.kwarg or names.kwonlyargs or names.posonlyargs or function.decorator_list:
+        return None
+    given: dict[str, ast.expr | None] = dict(zip((a.arg for a in names.args), node.args, strict=False))
+    given |= {k.arg: k.value for k in node.keywords if k.arg}
+    value = body[0].value
+    if {*given} != {a.arg for a in names.args} or len(node.args) > len(names.args) or not _pure(value):
+        return None
+    return _inline(value, given)
 
 
 def _as_load(target: ast.expr) -> ast.expr:

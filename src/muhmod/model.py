@@ -47,10 +47,14 @@ class Derived(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A test that a path passes through: its source text, local names inlined, and the branch taken."""
+    """A test that a path passes through: its source text, local names inlined, and the branch taken.
+
+    `checked`: the other branch is an error (a raise, an assert), so it narrows and chooses nothing.
+    """
 
     test: str
     taken: bool
+    checked: bool = False
 
 
 class Arrival(NamedTuple):
@@ -101,6 +105,8 @@ class Slot(NamedTuple):
     segment: tuple[int, int, Literal["statement", "expression", "block"]] = (0, 0, "statement")
     # Names of other slots that the same literal sets.
     also: tuple[str, ...] = ()
+    # What the source calls it, where that is not the slot's name.
+    bound: str = ""
 
 
 class Found(NamedTuple):

@@ -38,6 +38,7 @@ class Module:
         self.text = text
         self.tree = parsed
         self._scopes: list[Scope] | None = None
+        self._functions: dict[str, FunctionNode] | None = None
         self._ascii = text.isascii()
         self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
 
@@ -143,6 +144,27 @@ class Module:
                 return statement.lineno
         return 0
 
+    def functions(self) -> dict[str, FunctionNode]:
+        """The module's top-level functions that are defined once and not bound anew, by name."""
+        if self._functions is None:
+            names: dict[str, FunctionNode | None] = {}
+            for statement in statements(self.tree.body):
+                if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    names[statement.name] = None if statement.name in names else statement
+            self._functions = {name: node for name, node in names.items() if node is not None}
+        return self._functions
+
+    def globals_of(self, name: str) -> list[str]:
+        """The functions that bind a module-level name by a `global` statement."""
+        if "global " not in self.text:
+            return []
+        return [
+            scope.path
+            for scope in self.scopes()
+            if isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and any(isinstance(s, ast.Global) and name in s.names for s in statements(scope.node.body))
+        ]
+
     def suppressions(self) -> dict[int, tuple[tuple[str, ...], str]]:
         """`# muhmod: skip[site] reason` comments by line: the sites and the reason."""
         if "muhmod:" not in self.text:
@@ -179,11 +201,11 @@ class Site:
         return self.needle in data and self.pattern.search(data) is not None
 
     def found(self, scope: Scope, form: str, slots: list[Slot], module: Module, **why: str) -> Found:
-        """A Found over its slots' lines; decorated definitions count from their slots."""
-        lines = [slot.line for slot in slots] or [scope.node.lineno if scope.node else 1]
-        ends = [slot.end_line for slot in slots] or lines
-        if slots and not any(slot.editable for slot in slots):
-            why.setdefault("problem", "" if why.get("satisfied") else slots[0].reason)
+        """A Found over its slots' statements; decorated definitions count from their slots."""
+        lines = [module.line_of(slot.segment[0]) for slot in slots] or [scope.node.lineno if scope.node else 1]
+        ends = [module.line_of(slot.segment[1] - 1) for slot in slots] or lines
+        if slots and not any(slot.editable for slot in slots) and not (why.get("satisfied")):
+            why["problem"] = why.get("problem") or slots[0].reason
         return Found(self.name, scope.path, min(lines), max(ends), form, tuple(slots), **why)
 
 
@@ -218,6 +240,11 @@ def make_slot(
         entry=entry,
         segment=(*module.span(segment), segment_kind(segment)),
     )
+
+
+def segment_of(statement: ast.stmt, node: ast.expr) -> ast.stmt | ast.expr:
+    """What LibCST is handed for an edit of the node: its statement, or the node where that has a block."""
+    return node if hasattr(statement, "body") else statement
 
 
 def segment_kind(node: ast.stmt | ast.expr) -> Literal["statement", "expression", "block"]:

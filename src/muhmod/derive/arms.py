@@ -61,12 +61,12 @@ def holds(test: str, work: Work) -> bool | None:
 
 def possible(arrival: Arrival, work: Work) -> bool:
     """Whether no test on the way is known to go the other way."""
-    return all(holds(c.test, work) in (None, c.taken) for c in arrival.conditions)
+    return all(c.checked or holds(c.test, work) in (None, c.taken) for c in arrival.conditions)
 
 
 def certain(arrival: Arrival, work: Work) -> bool:
     """Whether every test on the way is known to go this way."""
-    return all(holds(c.test, work) is c.taken for c in arrival.conditions)
+    return all(c.checked or holds(c.test, work) is c.taken for c in arrival.conditions)
 
 
 def apply_transforms(value: int, arrival: Arrival, work: Work) -> int | None:
@@ -87,9 +87,16 @@ def computed(arrival: Arrival) -> str:
 def upper_bound(conditions: tuple[Condition, ...], work: Work, limit: float) -> float:
     """The most tokens (`M`, or `numel / topk`) with which a path is taken, at most `limit`."""
     bound = limit
+    unknown: DerivationError | None = None
     for condition in conditions:
-        test = _parsed(condition.test)
-        bound = min(bound, _bound(test, condition.taken, work, limit))
+        try:
+            bound = min(bound, _bound(_parsed(condition.test), condition.taken, work, limit))
+        except DerivationError as error:
+            # A check chooses nothing, so one that is not understood leaves the reach as it is.
+            unknown = unknown or (None if condition.checked else error)
+    if unknown is not None and bound == limit:
+        # Where another test bounds the tokens, this one can only let fewer through.
+        raise unknown
     return bound
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import ast
 import re
 
-from muhmod.flow import Flow, Leaf
+from muhmod.flow import Flow, Leaf, read_only
 from muhmod.model import Arrival, Found, Slot
-from muhmod.site import Module, Scope, Site, make_slot, statements
+from muhmod.site import Module, Scope, Site, make_slot, segment_of, statements
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+USED = ("return", "launch", "read", "escape")
 KEYS = {*TILE, "GROUP_SIZE_M", "SPLIT_K", "num_warps", "num_stages"}
 
 
@@ -41,12 +42,14 @@ class MoeConfig(Site):
         if not _decides(body, lines):
             return None
         function = None if isinstance(scope.node, ast.ClassDef) else scope.node
-        flow = Flow(lambda cell: True).run(body, function)
+        flow = Flow(lambda cell: True, functions=module.functions()).run(body, function)
         slots: dict[int, Slot] = {}
         for leaf in flow.leaves:
             keys = _keys(leaf, flow)
             if keys:
                 slots[id(leaf.node)] = _slot(module, leaf, keys, flow)
+        for passing, cell in flow.feeding(USED, lambda cell: cell[1] in KEYS):
+            slots.setdefault(id(passing.node), read_only(module, cell[1], passing))
         for key, item, statement in _loose_displays(body, flow):
             slots.setdefault(id(item), make_slot(module, key, item, statement))
         if not slots:
@@ -115,12 +118,11 @@ def _slot(module: Module, leaf: Leaf, keys: list[str], flow: Flow) -> Slot:
     key, *others = keys
     arrivals = flow.arrivals(leaf)
     seen = any(use.cell[1] == key for use in flow.uses)
-    segment = leaf.statement if not hasattr(leaf.statement, "body") else leaf.node
     return make_slot(
         module,
         key,
         leaf.node,
-        segment,
+        segment_of(leaf.statement, leaf.node),
         live=bool(arrivals) or not seen,
         arrivals=arrivals or (Arrival(),),
     )._replace(also=tuple(others))

@@ -9,14 +9,16 @@ from __future__ import annotations
 import ast
 import re
 
-from muhmod.flow import Flow, Leaf, State
+from muhmod.flow import Cell, Flow, Leaf, State, read_only
 from muhmod.model import Found, Slot
-from muhmod.site import Module, Scope, Site, dotted, make_slot
+from muhmod.site import Module, Scope, Site, dotted, make_slot, segment_of
 
 BOUND = {"BLOCK", "BLOCK_M", "BLOCK_N", "BASE_BLOCK", "TRITON_BLOCK_SIZE", "NUM_WARPS",
          "num_warps", "NUM_STAGES", "num_stages"}  # fmt: skip
 LAUNCHED = {"BLOCK", "BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "num_unroll_cache",
             "num_unroll_request", "kpack", "waves_per_eu", "matrix_instr_nonkdim"}  # fmt: skip
+# The names of roles, for what sources call otherwise.
+ROLES = {"BASE_BLOCK": "BLOCK", "num_warps": "NUM_WARPS", "NUM_STAGES": "num_stages"}
 
 
 class PrefillTile(Site):
@@ -48,16 +50,35 @@ class PrefillTile(Site):
     ) -> Found | None:
         if not _may_launch(node, module):
             return None
-        flow = Flow(lambda cell: True, outer.final or State()).run(node.body, node)
+        flow = Flow(lambda cell: True, outer.final or State(), module.functions()).run(node.body, node)
         slots = [
             slot for leaf in [*outer.leaves, *flow.leaves] if (slot := _slot(module, leaf, flow)) is not None
         ]
         if not slots:
             return None
+        shown = {slot.start for slot in slots}
+        for passing, cell in flow.feeding(("launch",), lambda cell: _name(cell) in BOUND | LAUNCHED):
+            slot = _named(read_only(module, _name(cell), passing))
+            slots += [slot] if slot.start not in shown else []
         slots.sort(key=lambda slot: slot.start)
-        lost = sorted(flow.lost & BOUND)
-        why = {"problem": f"{lost[0]} is bound anew in a way that is not followed"} if lost else {}
-        return self.found(scope, _form(slots, flow), slots, module, **why)
+        problem = _problem(slots, flow, module)
+        return self.found(scope, _form(slots, flow), slots, module, problem=problem)
+
+
+def _name(cell: Cell) -> str:
+    """What a cell is called at a launch: a keyword, or a key of the options spread there."""
+    return cell[1] or cell[0]
+
+
+def _problem(slots: list[Slot], flow: Flow, module: Module) -> str:
+    lost = sorted(flow.lost & BOUND)
+    if lost:
+        return f"{lost[0]} is bound anew in a way that is not followed"
+    for slot in slots:
+        by = module.globals_of(slot.bound or slot.name)
+        if by:
+            return f"{slot.bound or slot.name} is bound anew by the function {by[0]}"
+    return ""
 
 
 def _may_launch(node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module) -> bool:
@@ -69,26 +90,34 @@ def _may_launch(node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module) ->
 
 def _module_flow(module: Module) -> Flow:
     """Module-level tile constants, without looking into definitions."""
-    kinds = (ast.Assign, ast.AnnAssign, ast.If, ast.Try)
-    body: list[ast.stmt] = [s for s in module.tree.body if isinstance(s, kinds)]
-    return Flow(lambda cell: cell[0] in BOUND).run(body)
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    body = [s for s in module.tree.body if not isinstance(s, definitions)]
+    return Flow(lambda cell: cell[0] in BOUND, functions=module.functions()).run(body)
 
 
 def _slot(module: Module, leaf: Leaf, flow: Flow) -> Slot | None:
     launched = {
-        use.cell[1] or use.cell[0]
+        _name(use.cell)
         for use in flow.uses
         if use.kind == "launch" and any(value.leaf is leaf for value in use.values)
     } & LAUNCHED
-    name = leaf.cell[1] or leaf.cell[0]
+    name = _name(leaf.cell)
     if name not in BOUND and not launched:
         return None
-    if name not in BOUND | LAUNCHED:
-        name = sorted(launched)[0]
     # A launch that takes it by position shows as a mere read: alive, by ways that are not told apart.
     arrivals = flow.arrivals(leaf, ("launch",)) or flow.arrivals(leaf)
-    segment = leaf.statement if not hasattr(leaf.statement, "body") else leaf.node
-    return make_slot(module, name, leaf.node, segment, live=bool(arrivals), arrivals=arrivals or ())
+    slot = make_slot(module, name, leaf.node, segment_of(leaf.statement, leaf.node),
+                     live=bool(arrivals), arrivals=arrivals or ())  # fmt: skip
+    return _named(slot, launched)
+
+
+def _named(slot: Slot, launched: set[str] = frozenset()) -> Slot:  # type: ignore[assignment]
+    """The slot under the name of its role, which rules use, with the source's own name beside it."""
+    role = ROLES.get(slot.name, slot.name)
+    if role not in BOUND | LAUNCHED:
+        role = "BLOCK" if {"BLOCK_M", "BLOCK_N"} <= launched else min(launched)
+        role = ROLES.get(role, role)
+    return slot._replace(name=role, bound=slot.name if role != slot.name else "")
 
 
 def _form(slots: list[Slot], flow: Flow) -> str:

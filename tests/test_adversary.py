@@ -63,15 +63,12 @@ SMALL = "if M <= 256:\n    return c\nc['BLOCK_SIZE_M'] = 8\nreturn c"
         ("if M > 256:\n    raise ValueError(M)\nreturn {'BLOCK_SIZE_M': 64}", [("64", "16")]),
         ("assert M <= 256\nreturn {'BLOCK_SIZE_M': 64}", [("64", "16")]),
         ("if cfg is None or M >> 8:\n    raise ValueError(M)\nreturn {'BLOCK_SIZE_M': 64}", [("64", "128")]),
-        ("if is_small(M):\n    if M <= 256:\n        return {'BLOCK_SIZE_M': 8}\n    raise E\nreturn {'BLOCK_SIZE_M': 128}"
-         .replace("raise E\nreturn", "return").replace("return {'BLOCK_SIZE_M': 128}", "return {'BLOCK_SIZE_M': cfg}"),
-         [("8", "16")]),
-        ("return {'BLOCK_SIZE_M': 128}\nreturn {'BLOCK_SIZE_M': 64}", []),
-        ("if False:\n    return {'BLOCK_SIZE_M': 64}\nreturn {'BLOCK_SIZE_M': 128}", []),
+        ("if is_small(M) and M <= 256:\n    return {'BLOCK_SIZE_M': 8}\nreturn cfg", [("8", "16")]),
+        ("if small(M):\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", [("8", "16"), ("64", "128")]),
     ],
 )  # fmt: skip
 def test_arms_and_bounds(muhmod, package, body, edits):
-    row = moe(muhmod, package, body)
+    row = moe(muhmod, package, body, head="def small(tokens):\n    return tokens <= 256\n\n\n")
     if edits is None:
         assert row["state"] == "unrewritable", row
     else:

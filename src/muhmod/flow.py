@@ -9,13 +9,14 @@ if it reaches no use on any path.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
-from muhmod.model import Arrival, Condition
-from muhmod.site import FunctionNode, fold, own_expressions
+from muhmod.model import Arrival, Condition, Slot
+from muhmod.site import FunctionNode, Module, fold, make_slot, own_expressions, segment_of
 
 Cell: TypeAlias = "tuple[str, str]"
+Values: TypeAlias = "frozenset[Arriving]"
 _MAX_CONDITIONS = 64
 _MAX_TRANSFORMS = 8
 _MAX_VALUES = 48
@@ -31,6 +32,15 @@ class Leaf(NamedTuple):
     cell: Cell
     node: ast.expr
     statement: ast.stmt
+
+
+class Passing(NamedTuple):
+    """An expression that is no leaf: it passes on, or computes with, values that are bound before."""
+
+    cell: Cell
+    node: ast.expr
+    statement: ast.stmt
+    values: Values
 
 
 class Arriving(NamedTuple):
@@ -52,9 +62,6 @@ class Arriving(NamedTuple):
         steps = (*self.arrival.transforms, transform)
         steps = steps if len(steps) <= _MAX_TRANSFORMS else (UNKNOWN,)
         return self._replace(arrival=self.arrival._replace(transforms=steps))
-
-
-Values: TypeAlias = "frozenset[Arriving]"
 
 
 def _under(value: Arriving, conditions: Iterable[Condition]) -> Arriving:
@@ -132,6 +139,7 @@ class Flow:
         # Functions of the module whose one returned expression may stand for a call in a test.
         self.functions = functions or {}
         self.leaves: list[Leaf] = []
+        self._passing: dict[tuple[int, Cell], Passing] = {}
         self.uses: list[Use] = []
         self.final: State | None = None
         self._by_node: dict[int, Leaf] = {}
@@ -171,6 +179,25 @@ class Flow:
             if fold(default) is not None and not isinstance(fold(default), (bool, str, float)):
                 cell = (argument.arg, "")
                 state.cells[cell] = self._values(cell, default, function, state)
+
+    def feeding(self, kinds: Iterable[str], wanted: Callable[[Cell], bool]) -> list[tuple[Passing, Cell]]:
+        """The expressions on the way to such uses of wanted cells, each with the first cell it gets to."""
+        ways = [
+            (use.cell, value.leaf.number, value.arrival.transforms)
+            for use in self.uses
+            if use.kind in {*kinds} and wanted(use.cell)
+            for value in use.values
+        ]
+        found = []
+        for passing in self._passing.values():
+            if wanted(passing.cell):
+                found.append((passing, passing.cell))
+                continue
+            made = {(v.leaf.number, v.arrival.transforms) for v in passing.values}
+            cells = [c for c, n, steps in ways if any((n, steps[:i]) in made for i in range(len(steps) + 1))]
+            if cells:
+                found.append((passing, min(cells)))
+        return found
 
     def arrivals(self, leaf: Leaf, kinds: Iterable[str] = ()) -> tuple[Arrival, ...]:
         """The distinct ways in which a leaf arrives at uses of these kinds (default: all but loads)."""
@@ -538,12 +565,22 @@ class Flow:
                 return held
         direct = self._held(value, state)
         if direct:
+            if cell[1]:
+                self._pass(cell, value, node, direct)
             return direct
         if fold(value) is None:
             carried = self._carried(value, state)
             if carried:
+                self._pass(cell, value, node, carried)
                 return carried
         return self._leaf(cell, value, node) if self.interesting(cell) else frozenset()
+
+    def _pass(self, cell: Cell, value: ast.expr, node: ast.stmt, values: Values) -> None:
+        # What an augmented assignment computes has no place of its own: its operand stands for it.
+        if isinstance(node, ast.AugAssign):
+            value = node.value
+        if self.interesting(cell) and id(value) not in self._by_node:
+            self._passing[id(value), cell] = Passing(cell, value, node, values)
 
     def _leaf(self, cell: Cell, value: ast.expr, node: ast.stmt) -> Values:
         leaf = self._by_node.get(id(value))
@@ -560,8 +597,8 @@ class Flow:
     def _carried(self, value: ast.expr, state: State) -> Values:
         """Leaves inside arithmetic: `BLOCK // 2` carries BLOCK's leaves through `_ // 2`."""
         carried: list[Arriving] = []
-        for part in ast.walk(value):
-            if isinstance(part, ast.expr) and (held := self._held(part, state)):
+        for part in _operands(value):
+            if held := self._held(part, state):
                 transform = ast.unparse(_substitute(value, part))
                 carried += [v.through(transform) for v in held]
         return _bounded(frozenset(carried))
@@ -680,6 +717,24 @@ class Flow:
         if values and not self._dead:
             passed = frozenset(_under(value, self._conditions) for value in values)
             self.uses.append(Use(kind, cell, node, passed))
+
+
+def read_only(module: Module, name: str, passing: Passing) -> Slot:
+    """A slot that shows an expression on the way and is never edited."""
+    node = passing.node
+    reason = "" if fold(node) is None else f"{ast.unparse(passing.statement)[:60]} computes with it"
+    slot = make_slot(module, name, node, segment_of(passing.statement, node), reason=reason)
+    return slot._replace(value=None)
+
+
+def _operands(value: ast.expr) -> Iterator[ast.expr]:
+    """The expressions inside one; but what an attribute is taken of is no operand."""
+    yield value
+    for child in ast.iter_child_nodes(value):
+        if isinstance(child, ast.keyword):
+            child = child.value
+        if isinstance(child, ast.expr) and not isinstance(value, ast.Attribute):
+            yield from _operands(child)
 
 
 def _made_dict(node: ast.stmt) -> ast.expr | None:

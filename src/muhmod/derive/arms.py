@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -86,16 +87,26 @@ def computed(arrival: Arrival) -> str:
 
 def upper_bound(conditions: tuple[Condition, ...], work: Work, limit: float) -> float:
     """The most tokens (`M`, or `numel / topk`) with which a path is taken, at most `limit`."""
+    chosen = [(_parsed(c.test), c.taken) for c in conditions if not c.checked]
+    bound = _all_passed(chosen, work, limit)
+    for condition in conditions:
+        if condition.checked:
+            # It chooses nothing, so one that is not understood leaves the reach as it is.
+            with suppress(DerivationError):
+                bound = min(bound, _bound(_parsed(condition.test), condition.taken, work, limit))
+    return bound
+
+
+def _all_passed(tests: list[tuple[ast.expr, bool]], work: Work, limit: float) -> float:
+    """The bound of tests that are all passed. One that is not understood only lets fewer through."""
     bound = limit
     unknown: DerivationError | None = None
-    for condition in conditions:
+    for test, taken in tests:
         try:
-            bound = min(bound, _bound(_parsed(condition.test), condition.taken, work, limit))
+            bound = min(bound, _bound(test, taken, work, limit))
         except DerivationError as error:
-            # A check chooses nothing, so one that is not understood leaves the reach as it is.
-            unknown = unknown or (None if condition.checked else error)
+            unknown = unknown or error
     if unknown is not None and bound == limit:
-        # Where another test bounds the tokens, this one can only let fewer through.
         raise unknown
     return bound
 
@@ -110,10 +121,10 @@ def _bound(test: ast.expr, taken: bool, work: Work, limit: float) -> float:
                 return 0
             narrows = isinstance(op, ast.And) is taken
             # A part that is known to fail cannot be the way through an `or`.
-            parts = [
-                _bound(v, taken, work, limit) for v in values if narrows or _truth(v, work) in (None, taken)
-            ]
-            return (min if narrows else max)(parts) if parts else limit
+            if narrows:
+                return _all_passed([(v, taken) for v in values], work, limit)
+            parts = [_bound(v, taken, work, limit) for v in values if _truth(v, work) in (None, taken)]
+            return max(parts, default=limit)
         case ast.Compare(left=left, ops=[ast.In()], comparators=[right]) if _tokens(left, work):
             return _largest(right, taken, work, limit)
         case ast.Compare(left=left, ops=ops, comparators=comparators):

@@ -12,7 +12,7 @@ import re
 
 from muhmod.flow import Flow, Leaf, read_only
 from muhmod.model import Arrival, Found, Slot
-from muhmod.site import Module, Scope, Site, make_slot, segment_of, statements
+from muhmod.site import Module, Resolve, Scope, Site, make_slot, nowhere, segment_of, statements
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 USED = ("return", "launch", "read", "escape")
@@ -27,7 +27,7 @@ class MoeConfig(Site):
     needle = b"BLOCK_SIZE_"
     pattern = re.compile(rb"['\"]BLOCK_SIZE_[MNK]['\"]|\bBLOCK_SIZE_[MNK]\s*=")
 
-    def find(self, module: Module) -> list[Found]:
+    def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
         """One site a function (or the module) that decides a configuration."""
         lines = module.lines_with("BLOCK_SIZE_")
         sites = [self._site(scope, lines, module) for scope in module.scopes_at(lines)]

@@ -10,7 +10,7 @@ import re
 
 from muhmod.constants import bindings
 from muhmod.model import Found
-from muhmod.site import Module, Site
+from muhmod.site import Module, Resolve, Site, nowhere
 
 NAME = re.compile(r"PARTITION_SIZE")
 
@@ -23,7 +23,7 @@ class PartitionSize(Site):
     needle = b"PARTITION_SIZE"
     pattern = re.compile(rb"PARTITION_SIZE")
 
-    def find(self, module: Module) -> list[Found]:
+    def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
         """One site for each name and scope, and for each launch keyword."""
         return [
             self.found(scope, one.form, one.slots, module, problem=one.problem)

@@ -11,7 +11,7 @@ import re
 
 from muhmod.flow import Cell, Flow, Leaf, State, read_only
 from muhmod.model import Found, Slot
-from muhmod.site import Module, Scope, Site, dotted, make_slot, segment_of
+from muhmod.site import Module, Resolve, Scope, Site, dotted, make_slot, nowhere, segment_of
 
 BOUND = {"BLOCK", "BLOCK_M", "BLOCK_N", "BASE_BLOCK", "TRITON_BLOCK_SIZE", "NUM_WARPS",
          "num_warps", "NUM_STAGES", "num_stages"}  # fmt: skip
@@ -29,7 +29,7 @@ class PrefillTile(Site):
     needle = b"context_attention_fwd"
     pattern = re.compile(rb"\bdef\s+context_attention_fwd\b")
 
-    def find(self, module: Module) -> list[Found]:
+    def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
         """One site a host function that launches a kernel."""
         if all(scope.path.rpartition(".")[2] != "context_attention_fwd" for scope in module.scopes()):
             return []

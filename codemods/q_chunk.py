@@ -9,7 +9,7 @@ import re
 
 from muhmod.constants import bindings
 from muhmod.model import Found
-from muhmod.site import Module, Site
+from muhmod.site import Module, Resolve, Site, nowhere
 
 NAME = re.compile(r"^_?Q_CHUNK(_SIZE)?$")
 
@@ -22,7 +22,7 @@ class QChunk(Site):
     needle = b"Q_CHUNK"
     pattern = re.compile(rb"\b_?Q_CHUNK(?:_SIZE)?\b")
 
-    def find(self, module: Module) -> list[Found]:
+    def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
         """One site for each name and scope."""
         return [
             self.found(scope, binding.form, binding.slots, module, problem=binding.problem)

@@ -16,7 +16,17 @@ from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, near
 from muhmod.fingerprint import Place
 from muhmod.model import Edit, Found, SiteReport
 from muhmod.rulebook import Pack, Rule, natural_derivation
-from muhmod.search import SUPPRESSION, Reading, Search, Source, binds, parse, search, too_deep
+from muhmod.search import (
+    SUPPRESSION,
+    Reading,
+    Search,
+    Source,
+    binds,
+    neighbours,
+    parse,
+    search,
+    too_deep,
+)
 from muhmod.site import Module
 from muhmod.tree import Tree
 
@@ -197,7 +207,7 @@ def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]]) -> 
         places=tuple(
             pins.place(rule, after, found._replace(file=change.file))
             for rule in rules
-            for found in catalog.site(rule.site).find(after.module)
+            for found in catalog.site(rule.site).find(after.module, reading.from_file(after.file))
             if binds(rule, found, after.module)
         )
     )
@@ -382,7 +392,7 @@ def _second_pass(
         if rule.name not in rules:
             continue
         again = Search()
-        for found in catalog.site(rule.site).find(after.module):
+        for found in catalog.site(rule.site).find(after.module, reading.from_file(after.file)):
             if binds(rule, found, after.module) or (rule.remove and found.scope == rule.scope):
                 again.bound.append((after, found._replace(file=after.file)))
         results = [decide(rule, after, found, reading, pack) for _, found in again.bound]
@@ -440,6 +450,7 @@ def _sites_of(
     of: Tree, chosen: tuple[str, ...], everything: bool, files: list[str]
 ) -> tuple[list[Found], list[FileError]]:
     kinds = [catalog.site(name) for name in chosen]
+    from_file = neighbours(of)
     found: list[Found] = []
     faults: list[FileError] = []
     for file in files:
@@ -453,7 +464,8 @@ def _sites_of(
             faults.append(error)
             continue
         try:
-            found += [f._replace(file=file) for kind in wanted for f in kind.find(module)]
+            sites_ = [one for kind in wanted for one in kind.find(module, from_file(file))]
+            found += [one._replace(file=file) for one in sites_]
         except RecursionError:
             faults.append(too_deep(file))
     return found, faults

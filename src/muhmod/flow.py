@@ -146,6 +146,7 @@ class Flow:
         self._outer = outer or State()
         self._conditions: tuple[Condition, ...] = ()
         self._made = 0
+        self._in_function = False
         self._dead = False
         # Loops around: the states at their breaks and continues. Tries around: at every statement.
         self._breaks: list[list[State]] = []
@@ -161,6 +162,7 @@ class Flow:
     def run(self, body: list[ast.stmt], function: FunctionNode | None = None) -> Flow:
         """Interpret the statements from the outer state; a function's parameters hide outer names."""
         state = self._outer.copy()
+        self._in_function = function is not None
         if function is not None:
             self._parameters(function, state)
         self.final = self._block(body, state)
@@ -255,7 +257,10 @@ class Flow:
                 return self._with(items, body, state)
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 for alias in aliases:
-                    self._forget((alias.asname or alias.name).split(".")[0], state)
+                    name = (alias.asname or alias.name).split(".")[0]
+                    # At a module's top level an import is what the name means, not a second meaning.
+                    if self._in_function or name in state.names or state.cells.get((name, "")):
+                        self._forget(name, state)
             case ast.ClassDef(name=name):
                 self._forget(name, state)
             case ast.Delete(targets=targets):
@@ -795,7 +800,7 @@ def _case_test(subject: ast.expr, case: ast.match_case) -> ast.expr | None:
     """A case as a plain test: literals, alternatives of them, and what matches all. None for the rest."""
     match case.pattern:
         case ast.MatchAs(pattern=None):
-            plain: ast.expr | None = ast.Constant(True)
+            plain: ast.expr = ast.Constant(True)
         case ast.MatchValue(value=value):
             plain = ast.Compare(subject, [ast.Eq()], [value])
         case ast.MatchOr(patterns=patterns) if all(isinstance(p, ast.MatchValue) for p in patterns):
@@ -809,7 +814,7 @@ def _case_test(subject: ast.expr, case: ast.match_case) -> ast.expr | None:
     if isinstance(case.pattern, ast.MatchAs) and case.pattern.name:
         guard = _inline(guard, {case.pattern.name: subject})
         return guard
-    return ast.BoolOp(ast.And(), [plain, guard]) if not isinstance(plain, ast.Constant) else guard
+    return guard if isinstance(plain, ast.Constant) else ast.BoolOp(ast.And(), [plain, guard])
 
 
 def _called(value: ast.expr, functions: Mapping[str, FunctionNode]) -> ast.expr:

@@ -153,6 +153,7 @@ class SlotReport(NamedTuple):
     note: str = ""
     derived: Derived | None = None
     end_line: int = 0
+    bound: str = ""
 
 
 class Difference(NamedTuple):

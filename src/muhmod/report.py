@@ -127,6 +127,8 @@ def _site(row: SiteReport) -> dict[str, Any]:
 
 def _slot(slot: SlotReport) -> dict[str, Any]:
     out: dict[str, Any] = {"name": slot.name, "line": slot.line, "old": slot.old, "new": slot.new}
+    if slot.bound:
+        out["bound"] = slot.bound
     if slot.note:
         out["note"] = slot.note
     if slot.derived is not None:
@@ -183,7 +185,7 @@ def _value(text: str, entry: Any) -> str:
 
 
 def _flags(slot: Any) -> dict[str, Any]:
-    out: dict[str, Any] = {}
+    out: dict[str, Any] = {"bound": slot.bound} if slot.bound else {}
     if not slot.live:
         out["note"] = "overwritten on every path"
     elif slot.reason:

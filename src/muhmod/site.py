@@ -38,6 +38,7 @@ class Module:
         self.text = text
         self.tree = parsed
         self._scopes: list[Scope] | None = None
+        self._imports: dict[str, tuple[str, int, str]] | None = None
         self._functions: dict[str, FunctionNode] | None = None
         self._ascii = text.isascii()
         self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
@@ -144,6 +145,25 @@ class Module:
                 return statement.lineno
         return 0
 
+    def imports(self) -> dict[str, tuple[str, int, str]]:
+        """What the module imports, by local name: (module, relative level, its name there).
+
+        `import a.b` has no name there; `from a import *` stands under `a.*`.
+        """
+        if self._imports is None:
+            self._imports = {}
+            for statement in statements(self.tree.body):
+                if isinstance(statement, ast.Import):
+                    for alias in statement.names:
+                        local = alias.asname or alias.name.split(".")[0]
+                        self._imports[local] = (alias.name if alias.asname else local, 0, "")
+                elif isinstance(statement, ast.ImportFrom):
+                    for alias in statement.names:
+                        base = statement.module or ""
+                        local = f"{base}.*" if alias.name == "*" else alias.asname or alias.name
+                        self._imports[local] = (base, statement.level, alias.name)
+        return self._imports
+
     def functions(self) -> dict[str, FunctionNode]:
         """The module's top-level functions that are defined once and not bound anew, by name."""
         if self._functions is None:
@@ -181,6 +201,15 @@ class Module:
         return found
 
 
+# Gives the file and module of a dotted name (and its relative level) as one file would import it.
+Resolve: TypeAlias = "Callable[[str, int], tuple[str, Module] | None]"
+
+
+def nowhere(name: str, level: int) -> tuple[str, Module] | None:
+    """The Resolve of a file that stands alone."""
+    return None
+
+
 class Site:
     """Base of the codemods. A site finds its places in one module and says what each slot holds.
 
@@ -192,8 +221,8 @@ class Site:
     needle: ClassVar[bytes]
     pattern: ClassVar[re.Pattern[bytes]]
 
-    def find(self, module: Module) -> list[Found]:
-        """Every place of this site in the module, in source order."""
+    def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
+        """Every place of this site in the module, in source order. `resolve` finds other modules."""
         raise NotImplementedError
 
     def wanted(self, data: bytes) -> bool:
@@ -202,9 +231,11 @@ class Site:
 
     def found(self, scope: Scope, form: str, slots: list[Slot], module: Module, **why: str) -> Found:
         """A Found over its slots' statements; decorated definitions count from their slots."""
-        lines = [module.line_of(slot.segment[0]) for slot in slots] or [scope.node.lineno if scope.node else 1]
+        lines = [module.line_of(slot.segment[0]) for slot in slots] or [
+            scope.node.lineno if scope.node else 1
+        ]
         ends = [module.line_of(slot.segment[1] - 1) for slot in slots] or lines
-        if slots and not any(slot.editable for slot in slots) and not (why.get("satisfied")):
+        if slots and not any(slot.editable for slot in slots) and not why.get("satisfied"):
             why["problem"] = why.get("problem") or slots[0].reason
         return Found(self.name, scope.path, min(lines), max(ends), form, tuple(slots), **why)
 

@@ -62,7 +62,14 @@ def holds(test: str, work: Work) -> bool | None:
 
 def possible(arrival: Arrival, work: Work) -> bool:
     """Whether no test on the way is known to go the other way."""
-    return all(c.checked or holds(c.test, work) in (None, c.taken) for c in arrival.conditions)
+    return not tests_against(arrival, work)
+
+
+def tests_against(arrival: Arrival, work: Work) -> list[str]:
+    """The tests on the way that are known to go the other way."""
+    return [
+        c.test for c in arrival.conditions if not c.checked and holds(c.test, work) not in (None, c.taken)
+    ]
 
 
 def certain(arrival: Arrival, work: Work) -> bool:

@@ -137,7 +137,7 @@ def plan(
     if purpose.rewrite:
         changes_, rows = _rewrite(rows, wanted, reading, bound_pack, left)
     if purpose.pin:
-        changes_ = [_with_places(change, bound_pack, places) for change in changes_]
+        changes_ = [_with_places(change, bound_pack, places, reading) for change in changes_]
     wants_advice = purpose.pin or purpose.advice
     advice = coverage.advice(reading, active, found, everything=purpose.everything) if wants_advice else ()
     return Plan(
@@ -198,7 +198,7 @@ def _depending(
             return rows, edits
 
 
-def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]]) -> Change:
+def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]], reading: Reading) -> Change:
     """The change with its file's sites as they will stand."""
     text = tree.decode(change.after, change.file)
     after = Source(change.file, change.after, text, Module(text.text))

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 
 from muhmod.flow import Cell, Flow, Leaf, State, read_only
 from muhmod.model import Found, Slot
-from muhmod.site import Module, Resolve, Scope, Site, dotted, make_slot, nowhere, segment_of
+from muhmod.site import FunctionNode, Module, Resolve, Scope, Site, dotted, make_slot, nowhere, segment_of
 
 BOUND = {"BLOCK", "BLOCK_M", "BLOCK_N", "BASE_BLOCK", "TRITON_BLOCK_SIZE", "NUM_WARPS",
          "num_warps", "NUM_STAGES", "num_stages"}  # fmt: skip
 LAUNCHED = {"BLOCK", "BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "num_unroll_cache",
             "num_unroll_request", "kpack", "waves_per_eu", "matrix_instr_nonkdim"}  # fmt: skip
+SQUARE = {"BLOCK_M", "BLOCK_N"}
 # The names of roles, for what sources call otherwise.
 ROLES = {"BASE_BLOCK": "BLOCK", "num_warps": "NUM_WARPS", "NUM_STAGES": "num_stages"}
 
@@ -44,7 +46,7 @@ class PrefillTile(Site):
     def _site(
         self,
         scope: Scope,
-        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        node: FunctionNode,
         outer: Flow,
         module: Module,
     ) -> Found | None:
@@ -52,7 +54,9 @@ class PrefillTile(Site):
             return None
         flow = Flow(lambda cell: True, outer.final or State(), module.functions()).run(node.body, node)
         slots = [
-            slot for leaf in [*outer.leaves, *flow.leaves] if (slot := _slot(module, leaf, flow)) is not None
+            slot
+            for leaf in [*outer.leaves, *flow.leaves]
+            if (slot := _slot(module, leaf, flow, node)) is not None
         ]
         if not slots:
             return None
@@ -81,7 +85,7 @@ def _problem(slots: list[Slot], flow: Flow, module: Module) -> str:
     return ""
 
 
-def _may_launch(node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module) -> bool:
+def _may_launch(node: FunctionNode, module: Module) -> bool:
     """Whether a host function's text has a `kernel[grid](`; device functions have none."""
     if any(dotted(d).endswith("jit") for d in node.decorator_list):
         return False
@@ -92,10 +96,10 @@ def _module_flow(module: Module) -> Flow:
     """Module-level tile constants, without looking into definitions."""
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     body = [s for s in module.tree.body if not isinstance(s, definitions)]
-    return Flow(lambda cell: cell[0] in BOUND, functions=module.functions()).run(body)
+    return Flow(lambda cell: True, functions=module.functions()).run(body)
 
 
-def _slot(module: Module, leaf: Leaf, flow: Flow) -> Slot | None:
+def _slot(module: Module, leaf: Leaf, flow: Flow, node: FunctionNode) -> Slot | None:
     launched = {
         _name(use.cell)
         for use in flow.uses
@@ -108,16 +112,37 @@ def _slot(module: Module, leaf: Leaf, flow: Flow) -> Slot | None:
     arrivals = flow.arrivals(leaf, ("launch",)) or flow.arrivals(leaf)
     slot = make_slot(module, name, leaf.node, segment_of(leaf.statement, leaf.node),
                      live=bool(arrivals), arrivals=arrivals or ())  # fmt: skip
-    return _named(slot, launched)
+    slot = _named(slot, launched)
+    shared = name not in BOUND | LAUNCHED and _is_read_outside(name, leaf, node, module)
+    return slot._replace(also=(*slot.also, f"{name} for others")) if shared else slot
 
 
-def _named(slot: Slot, launched: set[str] = frozenset()) -> Slot:  # type: ignore[assignment]
-    """The slot under the name of its role, which rules use, with the source's own name beside it."""
+def _named(slot: Slot, launched: Iterable[str] = ()) -> Slot:
+    """The slot under the name of its role, which rules use, with the source's own name beside it.
+
+    The role is what the name says, unless it is launched as something else.
+    """
+    roles = {ROLES.get(name, name) for name in launched}
     role = ROLES.get(slot.name, slot.name)
-    if role not in BOUND | LAUNCHED:
-        role = "BLOCK" if {"BLOCK_M", "BLOCK_N"} <= launched else min(launched)
-        role = ROLES.get(role, role)
-    return slot._replace(name=role, bound=slot.name if role != slot.name else "")
+    if roles >= SQUARE or (role == "BLOCK" and roles <= {"BLOCK", *SQUARE}):
+        roles = {"BLOCK", *roles} - SQUARE
+    if role not in roles and (roles or role not in BOUND | LAUNCHED):
+        role = min(roles)
+    return slot._replace(
+        name=role, bound=slot.name if role != slot.name else "", also=tuple(sorted(roles - {role}))
+    )
+
+
+def _is_read_outside(name: str, leaf: Leaf, node: FunctionNode, module: Module) -> bool:
+    """Whether a module-level name is also read by what is not this function."""
+    within = {id(part) for part in ast.walk(node)}
+    if id(leaf.node) in within:
+        return False
+    return any(
+        isinstance(part, ast.Name) and part.id == name and isinstance(part.ctx, ast.Load)
+        and id(part) not in within
+        for part in ast.walk(module.tree)
+    )  # fmt: skip
 
 
 def _form(slots: list[Slot], flow: Flow) -> str:

@@ -280,7 +280,17 @@ def test_comments_stay_once_and_with_their_entries(muhmod, package):
     for word in ("head", "above", "too large", "last one", "below"):
         assert sum(word in line for line in lines) == 1, word
     (kept,) = [line for line in lines if "last one" in line]
-    assert '"BLOCK_M": 16, "BLOCK_N": 16' in kept
+    assert '"BLOCK_M": 16, "BLOCK_N": 16}, num_stages=1, num_warps=4)' in kept
+
+
+def test_comments_of_a_last_entry_that_goes_stay_in_their_place(muhmod, package):
+    entries = f"[\n    {C.format(16, 16)},  # small\n    {C.format(128, 128)},  # too large\n    # below\n]"
+    tree = autotune(package, entries)
+    assert muhmod(*APPLY, "--select", "autotune-configs", tree).code == 0
+    lines = (tree / "a.py").read_text().splitlines()
+    at = next(number for number, line in enumerate(lines) if "# small" in line)
+    assert '"BLOCK_M": 16, "BLOCK_N": 16}, num_stages=1, num_warps=4),' in lines[at]
+    assert lines[at + 1 : at + 3] == ["    # too large", "    # below"]
 
 
 def test_comments_stay_once_where_no_entry_stays(muhmod, package):

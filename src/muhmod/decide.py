@@ -143,10 +143,11 @@ def _removal(row: SiteReport, found: Found) -> tuple[SiteReport, list[Edit]]:
 
 def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[SiteReport, list[Edit]]:
     """Each slot that the rule sets, against its derived value."""
-    missing = [name for name in rule.slots if all(slot.name != name for slot in found.slots)]
+    held = {name for slot in found.slots for name in (slot.name, *slot.also)}
+    missing = [name for name in rule.slots if name not in held]
     if missing:
-        held = ", ".join(sorted({slot.name for slot in found.slots}))
-        reason = f"the slot {missing[0]} is not there; slots: {held}"
+        shown = ", ".join(sorted({slot.name for slot in found.slots}))
+        reason = f"the slot {missing[0]} is not there; slots: {shown}"
         return row._replace(state="drifted", reason=reason, code=3), []
     if "configs" in rule.slots:
         reports, lists = entries.decided(found, rule.slots["configs"].derive, pack.facts)
@@ -155,17 +156,18 @@ def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[Site
     edits: list[Edit] = []
     governed: set[str] = set()
     for index, slot in enumerate(found.slots):
-        if slot.name in rule.slots:
+        if {slot.name, *slot.also} & {*rule.slots}:
             report_, edit, sets = _value(index, slot, rule, pack)
             slots.append(report_)
             edits += [edit] if edit else []
-            governed |= {slot.name} if sets else set()
+            governed |= {slot.name, *slot.also} if sets else set()
         else:
             slots.append(_plain(slot))
     row = row._replace(slots=tuple(slots))
     unset = [name for name in rule.slots if name not in governed]
     if unset:
-        notes = sorted({slot.note for slot in slots if slot.name == unset[0]})
+        about = {slot.name for slot in found.slots if unset[0] in (slot.name, *slot.also)}
+        notes = sorted({slot.note for slot in slots if slot.name in about})
         reason = f"{unset[0]} cannot be set: {'; '.join(notes)}"
         return row._replace(state="unrewritable", reason=reason, code=3), []
     return row._replace(state="pending" if edits else "already"), edits
@@ -184,10 +186,15 @@ def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, 
         return plain._replace(note=note), None, False
     if not slot.editable:
         return plain._replace(note=slot.reason), None, False
-    others = [name for name in slot.also if name not in rule.slots]
+    names = (slot.name, *slot.also)
+    others = [name for name in names if name not in rule.slots]
     if others:
         return plain._replace(note=f"the same literal also sets {', '.join(others)}"), None, False
     setting = rule.slots[slot.name]
+    unlike = [name for name in names if rule.slots[name] != setting]
+    if unlike:
+        note = f"the same literal also sets {unlike[0]}, which the rule sets otherwise"
+        return plain._replace(note=note), None, False
     ask = Ask(slot.arrivals, literal=setting.value, reason=setting.reason)
     derived = derive.run(setting.derive, pack.facts, ask)
     if derived.value == slot.value and type(derived.value) is type(slot.value):

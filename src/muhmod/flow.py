@@ -330,7 +330,7 @@ class Flow:
 
     def _text(self, test: ast.expr, state: State) -> str:
         """A test as text: local names and calls of small functions of the module written out."""
-        return ast.unparse(_inline(_called(test, self.functions), state.names))
+        return ast.unparse(_called(_inline(test, state.names), self.functions))
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, state: State) -> State | None:
         outer = self._conditions

@@ -210,7 +210,6 @@ def _entries(node: cst.BaseExpression, edit: Edit) -> cst.BaseExpression:
     plain = _plain_gap(leads)
     closing = node.rbracket.whitespace_before
     trailing_comma = bool(elements) and isinstance(elements[-1].comma, cst.Comma)
-    last_gap = _gap(elements[-1]) if trailing_comma else None
 
     rows: list[tuple[cst.BaseParenthesizableWhitespace, cst.BaseElement]] = []
     carried: list[cst.BaseParenthesizableWhitespace] = []
@@ -220,14 +219,14 @@ def _entries(node: cst.BaseExpression, edit: Edit) -> cst.BaseExpression:
         if kept:
             rows.append((_joined(carried), element))
             carried = []
-    end = last_gap if last_gap is not None else closing
+    end = closing
     if added:
         # What stands behind the last entry of old stays behind it, before the new ones.
-        behind = _joined([*carried, end])
+        behind = _joined([*carried, _indented(closing, plain)])
         first = _set_off(behind, plain) if rows else behind
         rows += [(plain, cst.Element(_clone(cst.ensure_type(template, cst.Call), entry))) for entry in added]
         rows[-len(added)] = (first, rows[-len(added)][1])
-        end = _without_comments(end)
+        end = _without_comments(closing)
         carried = []
     if not rows:
         if not is_part or any(_comment_lines(gap) for gap in [*carried, end]):
@@ -237,7 +236,35 @@ def _entries(node: cst.BaseExpression, edit: Edit) -> cst.BaseExpression:
             elements=[], lbracket=node.lbracket.with_changes(whitespace_after=none),
             rbracket=node.rbracket.with_changes(whitespace_before=none),
         )  # fmt: skip
-    return _rebuilt(node, rows, _joined([*carried, end]) if carried else end, trailing_comma)
+    return _rebuilt(node, rows, _before_bracket(carried, end, plain), trailing_comma)
+
+
+def _indented(
+    closing: cst.BaseParenthesizableWhitespace, plain: cst.BaseParenthesizableWhitespace
+) -> cst.BaseParenthesizableWhitespace:
+    """The gap before the bracket, as one whose comments stand where entries do."""
+    if isinstance(closing, cst.ParenthesizedWhitespace) and isinstance(plain, cst.ParenthesizedWhitespace):
+        return closing.with_changes(indent=plain.indent, last_line=plain.last_line)
+    return closing
+
+
+def _before_bracket(
+    carried: list[cst.BaseParenthesizableWhitespace],
+    closing: cst.BaseParenthesizableWhitespace,
+    plain: cst.BaseParenthesizableWhitespace,
+) -> cst.BaseParenthesizableWhitespace:
+    """What stands before the closing bracket once the last entries are gone: their comments, and its own."""
+    comments = [line for gap in [*carried[1:], _indented(closing, plain)] for line in _comment_lines(gap)]
+    if not carried:
+        return closing
+    first = carried[0]
+    if not isinstance(closing, cst.ParenthesizedWhitespace):
+        return _joined(carried) if comments or _comment_lines(first) else closing
+    if not isinstance(first, cst.ParenthesizedWhitespace):
+        bare = cst.TrailingWhitespace(newline=closing.first_line.newline)
+        return closing.with_changes(first_line=bare, empty_lines=comments)
+    own = [line for line in first.empty_lines if line.comment is not None]
+    return closing.with_changes(first_line=first.first_line, empty_lines=[*own, *comments])
 
 
 def _set_off(
@@ -270,12 +297,10 @@ def _rebuilt(
         last = index + 1 == len(rows)
         after = end_gap if last else rows[index + 1][0]
         comma: cst.Comma | cst.MaybeSentinel = cst.Comma(whitespace_after=after)
-        if last and not trailing_comma:
-            comma = cst.MaybeSentinel.DEFAULT
+        if last:
+            comma = cst.Comma() if trailing_comma else cst.MaybeSentinel.DEFAULT
         elements.append(element.with_changes(comma=comma))
-    rbracket = node.rbracket
-    if not trailing_comma:
-        rbracket = rbracket.with_changes(whitespace_before=end_gap)
+    rbracket = node.rbracket.with_changes(whitespace_before=end_gap)
     lbracket = node.lbracket.with_changes(whitespace_after=rows[0][0])
     return node.with_changes(elements=elements, lbracket=lbracket, rbracket=rbracket)
 

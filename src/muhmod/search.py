@@ -186,7 +186,7 @@ def too_deep(file: str) -> FileError:
 
 def binds(rule: Rule, found: Found, module: Module) -> bool:
     """Whether the rule means this place: its scope, one of its slots, its neighbour."""
-    names = {slot.name for slot in found.slots}
+    names = {name for slot in found.slots for name in (slot.name, *slot.also)}
     return (
         found.scope == rule.scope
         and (not rule.slots or bool(names & set(rule.slots)) or bool(found.problem))

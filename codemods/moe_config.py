@@ -35,14 +35,14 @@ class MoeConfig(Site):
 
     def _site(self, scope: Scope, lines: list[int], module: Module) -> Found | None:
         if scope.node is None:
-            assigns = (ast.Assign, ast.AnnAssign)
-            body: list[ast.stmt] = [s for s in module.tree.body if isinstance(s, assigns)]
+            definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+            body: list[ast.stmt] = [s for s in module.tree.body if not isinstance(s, definitions)]
         else:
             body = scope.node.body
         if not _decides(body, lines):
             return None
         function = None if isinstance(scope.node, ast.ClassDef) else scope.node
-        flow = Flow(lambda cell: True, functions=module.functions()).run(body, function)
+        flow = Flow(lambda cell: True, function=module.function).run(body, function)
         slots: dict[int, Slot] = {}
         for leaf in flow.leaves:
             keys = _keys(leaf, flow)

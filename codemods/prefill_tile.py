@@ -52,7 +52,7 @@ class PrefillTile(Site):
     ) -> Found | None:
         if not _may_launch(node, module):
             return None
-        flow = Flow(lambda cell: True, outer.final or State(), module.functions()).run(node.body, node)
+        flow = Flow(lambda cell: True, outer.final or State(), module.function).run(node.body, node)
         slots = [
             slot
             for leaf in [*outer.leaves, *flow.leaves]
@@ -96,7 +96,7 @@ def _module_flow(module: Module) -> Flow:
     """Module-level tile constants, without looking into definitions."""
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     body = [s for s in module.tree.body if not isinstance(s, definitions)]
-    return Flow(lambda cell: True, functions=module.functions()).run(body)
+    return Flow(lambda cell: True, function=module.function).run(body)
 
 
 def _slot(module: Module, leaf: Leaf, flow: Flow, node: FunctionNode) -> Slot | None:

@@ -9,11 +9,11 @@ if it reaches no use on any path.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
 from muhmod.model import Arrival, Condition, Slot
-from muhmod.site import FunctionNode, Module, fold, make_slot, own_expressions, segment_of
+from muhmod.site import FunctionNode, Module, fold, is_plain, make_slot, own_expressions, segment_of
 
 Cell: TypeAlias = "tuple[str, str]"
 Values: TypeAlias = "frozenset[Arriving]"
@@ -133,11 +133,11 @@ class Flow:
         self,
         interesting: Callable[[Cell], bool],
         outer: State | None = None,
-        functions: Mapping[str, FunctionNode] | None = None,
+        function: Callable[[str], FunctionNode | None] = lambda name: None,
     ) -> None:
         self.interesting = interesting
-        # Functions of the module whose one returned expression may stand for a call in a test.
-        self.functions = functions or {}
+        # The module's functions: the one expression that one returns may stand for its call in a test.
+        self.function = function
         self.leaves: list[Leaf] = []
         self._passing: dict[tuple[int, Cell], Passing] = {}
         self.uses: list[Use] = []
@@ -285,6 +285,10 @@ class Flow:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._inner.append(node)
                 self._forget(node.name, state)
+                for inner in ast.walk(node):
+                    for name in inner.names if isinstance(inner, ast.Nonlocal) else ():
+                        self.lost.add(name)
+                        self.odd.append(f"{name} is bound anew by the inner function {node.name}")
             case ast.Global(names=names) | ast.Nonlocal(names=names):
                 self._kept |= {*names}
             case ast.Expr(value=ast.Call() as call):
@@ -330,7 +334,7 @@ class Flow:
 
     def _text(self, test: ast.expr, state: State) -> str:
         """A test as text: local names and calls of small functions of the module written out."""
-        return ast.unparse(_called(_inline(test, state.names), self.functions))
+        return ast.unparse(_called(_inline(test, state.names), self.function))
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, state: State) -> State | None:
         outer = self._conditions
@@ -817,34 +821,31 @@ def _case_test(subject: ast.expr, case: ast.match_case) -> ast.expr | None:
     return guard if isinstance(plain, ast.Constant) else ast.BoolOp(ast.And(), [plain, guard])
 
 
-def _called(value: ast.expr, functions: Mapping[str, FunctionNode]) -> ast.expr:
+def _called(value: ast.expr, function: Callable[[str], FunctionNode | None]) -> ast.expr:
     """The expression with calls of functions that only return an expression written out."""
-    if not functions or not any(_named_call(part) in functions for part in ast.walk(value)):
+    if not any(_body_of(part, function) for part in ast.walk(value)):
         return value
 
     def visit(node: ast.AST) -> ast.AST:
-        body = _body_of(node, functions)
-        return body if body is not None else _rebuild(node, visit)
+        return _body_of(node, function) or _rebuild(node, visit)
 
     result = visit(value)
     assert isinstance(result, ast.expr)
     return result if _size(result) <= _MAX_INLINE else value
 
 
-def _named_call(node: ast.AST) -> str:
-    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-
-
-def _body_of(node: ast.AST, functions: Mapping[str, FunctionNode]) -> ast.expr | None:
+def _body_of(node: ast.AST, function: Callable[[str], FunctionNode | None]) -> ast.expr | None:
     """What a call evaluates to: the one expression that its function returns, over the arguments."""
-    function = functions.get(_named_call(node))
-    if not isinstance(node, ast.Call) or function is None:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return None
-    body = [s for s in function.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
-    names = function.args
+    called = function(node.func.id)
+    if called is None or not is_plain(called):
+        return None
+    body = [s for s in called.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    names = called.args
     if len(body) != 1 or not isinstance(body[0], ast.Return) or body[0].value is None:
         return None
-    if names.vararg or names.kwarg or names.kwonlyargs or names.posonlyargs or function.decorator_list:
+    if names.vararg or names.kwarg or names.kwonlyargs or names.posonlyargs:
         return None
     given: dict[str, ast.expr | None] = dict(zip((a.arg for a in names.args), node.args, strict=False))
     given |= {k.arg: k.value for k in node.keywords if k.arg}

@@ -12,7 +12,7 @@ from itertools import product
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from muhmod.model import Condition
-from muhmod.site import FunctionNode, Module, Resolve, describe, dotted, fold, statements
+from muhmod.site import FunctionNode, Module, Resolve, describe, dotted, fold, is_plain, statements
 
 _MOST_HOPS = 16
 _MOST_WAYS = 16
@@ -146,7 +146,7 @@ class _Walk:
         """A list of another file is told, and not followed."""
         where = self.module.imports().get(name)
         stars = [(base, level) for base, level, attr in self.module.imports().values() if attr == "*"]
-        if where is None and (self.module.functions().get(name) or not stars):
+        if where is None and (_line_of(self.module, name) or not stars):
             return
         for base, level in [where[:2]] if where else stars:
             found = self.resolve(base, level)
@@ -182,13 +182,13 @@ class _Walk:
         """What a call of one of the module's functions may return, each with the names it is over."""
         name = dotted(call.func)
         self._refuse_imported(name, "call")
-        function = self.module.functions().get(name)
+        function = self.module.function(name)
         if function is None:
             _refuse("call", f"the list is {describe(call)}")
         calls = [n for n in ast.walk(self.module.tree) if isinstance(n, ast.Name) and n.id == name]
         if len(calls) > 1:
             _refuse("call", f"the list is {describe(call)}, which is used in more than one place")
-        if function.decorator_list or isinstance(function, ast.AsyncFunctionDef):
+        if not is_plain(function):
             _refuse("call", f"the list is {describe(call)}, which is decorated")
         given = _arguments(function, call, names)
         for conditions, around, value in self._run(function.body, given, (), hops):

@@ -39,7 +39,8 @@ class Module:
         self.tree = parsed
         self._scopes: list[Scope] | None = None
         self._imports: dict[str, tuple[str, int, str]] | None = None
-        self._functions: dict[str, FunctionNode] | None = None
+        self._functions: dict[str, FunctionNode | None] | None = None
+        self._sole: dict[str, bool] = {}
         self._ascii = text.isascii()
         self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
 
@@ -164,15 +165,18 @@ class Module:
                         self._imports[local] = (base, statement.level, alias.name)
         return self._imports
 
-    def functions(self) -> dict[str, FunctionNode]:
-        """The module's top-level functions that are defined once and not bound anew, by name."""
+    def function(self, name: str) -> FunctionNode | None:
+        """The module's top-level function of that name; None where the name may mean anything else."""
         if self._functions is None:
-            names: dict[str, FunctionNode | None] = {}
+            self._functions = {}
             for statement in statements(self.tree.body):
                 if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    names[statement.name] = None if statement.name in names else statement
-            self._functions = {name: node for name, node in names.items() if node is not None}
-        return self._functions
+                    known = statement.name in self._functions
+                    self._functions[statement.name] = None if known else statement
+        found = self._functions.get(name)
+        if found is not None and name not in self._sole:
+            self._sole[name] = not any(_means_other(node, name, found) for node in ast.walk(self.tree))
+        return found if found is not None and self._sole[name] else None
 
     def globals_of(self, name: str) -> list[str]:
         """The functions that bind a module-level name by a `global` statement."""
@@ -271,6 +275,13 @@ def make_slot(
         entry=entry,
         segment=(*module.span(segment), segment_kind(segment)),
     )
+
+
+def is_plain(function: FunctionNode) -> bool:
+    """Whether a call of the function gives what its body returns: no decorator but a cache's."""
+    names = [dotted(d.func if isinstance(d, ast.Call) else d) for d in function.decorator_list]
+    cached = all(name.rpartition(".")[2] in ("cache", "lru_cache") for name in names)
+    return cached and isinstance(function, ast.FunctionDef)
 
 
 def segment_of(statement: ast.stmt, node: ast.expr) -> ast.stmt | ast.expr:
@@ -381,6 +392,18 @@ def _definitions(block: list[ast.stmt], prefix: str) -> Iterator[Scope]:
         elif not isinstance(statement, _SIMPLE):
             for inner in bodies(statement):
                 yield from _definitions(inner, prefix)
+
+
+def _means_other(node: ast.AST, name: str, function: FunctionNode) -> bool:
+    """Whether the node binds a function's name to something else, anywhere in the module."""
+    match node:
+        case ast.Name(id=other, ctx=ast.Store() | ast.Del()) | ast.arg(arg=other):
+            return other == name
+        case ast.FunctionDef(name=other) | ast.AsyncFunctionDef(name=other) | ast.ClassDef(name=other):
+            return other == name and node is not function
+        case ast.alias():
+            return (node.asname or node.name) == name
+    return False
 
 
 def _imported_names(statement: ast.stmt) -> list[str]:

@@ -55,7 +55,7 @@ class MoeConfig(Site):
         if not slots:
             return None
         ordered = sorted(slots.values(), key=lambda slot: slot.start)
-        problem = "; ".join(dict.fromkeys(flow.odd))
+        problem = "; ".join(dict.fromkeys([*flow.odd, *flow.rebound.values()]))
         return self.found(scope, _form(body), ordered, module, **({"problem": problem} if problem else {}))
 
 

@@ -75,7 +75,9 @@ def _name(cell: Cell) -> str:
 
 
 def _problem(slots: list[Slot], flow: Flow, module: Module) -> str:
-    lost = sorted(flow.lost & BOUND)
+    if flow.rebound:
+        return next(iter(flow.rebound.values()))
+    lost = sorted(flow.lost & {*BOUND, *(slot.bound or slot.name for slot in slots)})
     if lost:
         return f"{lost[0]} is bound anew in a way that is not followed"
     for slot in slots:
@@ -124,7 +126,7 @@ def _named(slot: Slot, launched: Iterable[str] = ()) -> Slot:
     """
     roles = {ROLES.get(name, name) for name in launched}
     role = ROLES.get(slot.name, slot.name)
-    if roles >= SQUARE or (role == "BLOCK" and roles <= {"BLOCK", *SQUARE}):
+    if roles >= SQUARE or (role == "BLOCK" and roles & SQUARE):
         roles = {"BLOCK", *roles} - SQUARE
     if role not in roles and (roles or role not in BOUND | LAUNCHED):
         role = min(roles)

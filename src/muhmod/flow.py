@@ -91,18 +91,28 @@ class State:
         cells: dict[Cell, Values] | None = None,
         names: dict[str, ast.expr | None] | None = None,
         dicts: dict[str, str] | None = None,
+        kin: dict[str, frozenset[str]] | None = None,
     ) -> None:
         self.cells = cells if cells is not None else {}
         self.names = names if names is not None else {}
         self.dicts = dicts if dicts is not None else {}
+        # Dicts that a dict may be the same as: behind a branch that made a name stand for one or the other.
+        self.kin = kin if kin is not None else {}
 
     def copy(self) -> State:
         """An independent state."""
-        return State(dict(self.cells), dict(self.names), dict(self.dicts))
+        return State(dict(self.cells), dict(self.names), dict(self.dicts), dict(self.kin))
 
     def owner(self, name: str) -> str:
         """The dict that a name stands for; an unknown one goes by the name."""
         return self.dicts.get(name, name)
+
+    def write(self, owner: str, key: str, values: Values) -> None:
+        """Put values into a dict, and perhaps into those that it may be the same as."""
+        self.cells[owner, key] = values
+        mine = self.kin.get(owner, frozenset())
+        for other in {*mine, *(o for o, kin in self.kin.items() if kin & {owner, *mine})} - {owner}:
+            self.cells[other, key] = self.cells.get((other, key), frozenset()) | values
 
     def items(self, name: str) -> dict[str, Values]:
         """What is known of the items of the dict that a name stands for."""
@@ -156,6 +166,8 @@ class Flow:
         self.odd: list[str] = []
         # Names with known values that were bound anew by a loop, a with, an import or a definition.
         self.lost: set[str] = set()
+        # Names that inner functions bind, whenever they are called, with the reason in words.
+        self.rebound: dict[str, str] = {}
         self._kept: set[str] = set()
         self._inner: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda] = []
 
@@ -288,7 +300,7 @@ class Flow:
                 for inner in ast.walk(node):
                     for name in inner.names if isinstance(inner, ast.Nonlocal) else ():
                         self.lost.add(name)
-                        self.odd.append(f"{name} is bound anew by the inner function {node.name}")
+                        self.rebound[name] = f"{name} is bound anew by the inner function {node.name}"
             case ast.Global(names=names) | ast.Nonlocal(names=names):
                 self._kept |= {*names}
             case ast.Expr(value=ast.Call() as call):
@@ -375,8 +387,10 @@ class Flow:
         joined = _join(ends)
         if not node.finalbody:
             return joined
-        final = self._block(node.finalbody, (joined or half_way).copy())
-        return final if joined is not None else None
+        # It also runs where the body or a handler leaves, by a return or an error.
+        self._block(node.finalbody, (_join([half_way, *ends]) or half_way).copy())
+        self._conditions = outer
+        return self._block(node.finalbody, joined.copy()) if joined is not None else None
 
     def _with(self, items: list[ast.withitem], body: list[ast.stmt], state: State) -> State | None:
         for item in items:
@@ -434,8 +448,8 @@ class Flow:
             case ast.Name(id=name):
                 self._bind_name(name, value, node, state)
             case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key)):
-                cell = (state.owner(name), key)
-                state.cells[cell] = self._values(cell, value, node, state)
+                owner = state.owner(name)
+                state.write(owner, key, self._values((owner, key), value, node, state))
             case ast.Subscript(value=ast.Name(id=name)) if state.items(name):
                 self.odd.append(f"{ast.unparse(target)} is written, and its key is no literal")
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
@@ -465,7 +479,7 @@ class Flow:
 
     def _put(self, owner: str, items: dict[str, Values], state: State) -> None:
         for key, values in items.items():
-            state.cells[owner, key] = values
+            state.write(owner, key, values)
 
     def _dict(self, value: ast.expr, node: ast.stmt, state: State) -> dict[str, Values] | None:
         """The items of an expression that makes a dict of string keys; None for all else.
@@ -535,7 +549,8 @@ class Flow:
                     self._unpack(elts, part, node, side)
                     self._conditions = outer
                 merged = _merge(on, off, Condition(text, True), Condition(text, False))
-                state.cells, state.names, state.dicts = merged.cells, merged.names, merged.dicts
+                state.cells, state.names = merged.cells, merged.names
+                state.dicts, state.kin = merged.dicts, merged.kin
             case _:
                 for target in elts:
                     inner = target.value if isinstance(target, ast.Starred) else target
@@ -633,7 +648,7 @@ class Flow:
                 # What stands there already wins; whether it does is not always known.
                 there = state.cells.get((owner, key), frozenset())
                 added = self._values((owner, key), call.args[1], node, state)
-                state.cells[owner, key] = there | added
+                state.write(owner, key, there | added)
 
     def _return(self, value: ast.expr, node: ast.stmt, state: State) -> None:
         items = self._dict(value, node, state)
@@ -947,7 +962,7 @@ def _under_all(state: State, condition: Condition) -> State:
     cells = {
         cell: frozenset(value.under(condition) for value in values) for cell, values in state.cells.items()
     }
-    return State(cells, state.names, state.dicts)
+    return State(cells, state.names, state.dicts, state.kin)
 
 
 def _join(states: Iterable[State | None]) -> State | None:
@@ -963,7 +978,7 @@ def _join(states: Iterable[State | None]) -> State | None:
 
 def _merge(left: State, right: State, on: Condition | None = None, off: Condition | None = None) -> State:
     """Join of two branches; where they differ, each side's values carry the test they passed."""
-    merged = State({}, dict(left.names), dict(left.dicts))
+    merged = State({}, dict(left.names), dict(left.dicts), left.kin | right.kin)
     _forget_different(merged, right)
 
     def both(a: Values, b: Values) -> Values:
@@ -977,7 +992,10 @@ def _merge(left: State, right: State, on: Condition | None = None, off: Conditio
     for name in left.dicts.keys() | right.dicts.keys():
         if left.owner(name) != right.owner(name):
             # Another dict on each side: behind the branch the name stands for a third.
-            merged.dicts[name] = f"{name}@{hash((left.owner(name), right.owner(name)))}"
+            sides = {left.owner(name), right.owner(name)}
+            merged.dicts[name] = f"{name}@{hash(frozenset(sides))}"
+            kin = [merged.kin.get(side, frozenset()) for side in sides]
+            merged.kin[merged.dicts[name]] = frozenset(sides).union(*kin)
             mine, other = left.items(name), right.items(name)
             for key in mine.keys() | other.keys():
                 values = both(mine.get(key, frozenset()), other.get(key, frozenset()))

@@ -196,7 +196,7 @@ def test_moved_to_another_line_or_file_is_fine_and_said(muhmod, enginex):
     ran = muhmod("check", enginex)
     assert ran.code == 0, ran.out
     assert f"moved from {PREFILL}:27, otherwise unchanged" in ran.out
-    assert f"moved from {MOE}:8, otherwise unchanged" in ran.out
+    assert f"moved from {MOE}:7, otherwise unchanged" in ran.out
     assert muhmod("relock", "-q", enginex).code == 0
     assert "moved" not in muhmod("check", enginex).out
     assert muhmod("revert", "-q", enginex).code == 0

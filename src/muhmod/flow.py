@@ -748,7 +748,7 @@ def read_only(module: Module, name: str, passing: Passing) -> Slot:
     node = passing.node
     reason = "" if fold(node) is None else f"{ast.unparse(passing.statement)[:60]} computes with it"
     slot = make_slot(module, name, node, segment_of(passing.statement, node), reason=reason)
-    return slot._replace(value=None)
+    return slot._replace(value=None, passing=True)
 
 
 def _operands(value: ast.expr) -> Iterator[ast.expr]:

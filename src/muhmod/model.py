@@ -107,6 +107,8 @@ class Slot(NamedTuple):
     also: tuple[str, ...] = ()
     # What the source calls it, where that is not the slot's name.
     bound: str = ""
+    # An expression that only passes on, or computes with, the values of other slots.
+    passing: bool = False
 
 
 class Found(NamedTuple):

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from muhmod import drift, fingerprint
-from muhmod.fingerprint import Place
+from muhmod.fingerprint import Place, governed
 from muhmod.lock import Entry, Lock
 from muhmod.model import Difference, Edit, Found, SiteReport, SlotReport, ThreeWay
 from muhmod.rulebook import Rule
@@ -96,7 +96,7 @@ def pairs(known: Lock, now: Mapping[str, list[Place]], bound: Mapping[str, Bound
 def _alone(entry: Entry, source: Source, found: Found) -> bool:
     """Whether the file is the pinned one but for the literals that muhmod had written."""
     written = [n for n, slot in enumerate(entry.slots) if slot.base != slot.ours]
-    slots = [slot for slot in found.slots if slot.name in {pinned.name for pinned in entry.slots}]
+    slots = governed(found, {pinned.name for pinned in entry.slots})
     if len(slots) != len(entry.slots) or len(written) != len(entry.splices):
         return False
     text = source.text.text

@@ -9,7 +9,7 @@ from pathlib import Path
 from muhmod import catalog, drift, lock, pins, report, tree
 from muhmod.engine import Change, Options, Plan, Purpose, plan
 from muhmod.errors import MuhmodError, RefusedError, UsageError
-from muhmod.fingerprint import Place
+from muhmod.fingerprint import Place, governed
 from muhmod.lock import Entry, Pinned
 from muhmod.model import SiteReport
 from muhmod.rulebook import Pack
@@ -267,7 +267,7 @@ def _by_structure(module: Module, entry: Entry) -> list[int | None]:
     """The slots of the pinned names and order, where each splice's own still holds what was written."""
     places = [found for found in catalog.site(entry.site).find(module) if found.scope == entry.scope]
     names = [slot.name for slot in entry.slots]
-    if len(places) != 1 or [slot.name for slot in places[0].slots if slot.name in names] != names:
+    if len(places) != 1 or [slot.name for slot in governed(places[0], names)] != names:
         return []
     slots = {f"{slot.name}#{number}": slot for number, slot in enumerate(places[0].slots)}
     own = [slots.get(splice.slot) for splice in entry.splices]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left, bisect_right
 
 from muhmod.flow import Flow, Leaf, read_only
 from muhmod.model import Arrival, Found, Slot
@@ -65,7 +66,7 @@ def _decides(body: list[ast.stmt], lines: list[int]) -> bool:
         _tile_display(part) or _tile_write(part)
         for statement in statements(body)
         if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        and any(statement.lineno <= line <= (statement.end_lineno or 0) for line in lines)
+        and bisect_left(lines, statement.lineno) < bisect_right(lines, statement.end_lineno or 0)
         for part in _walk_own(statement)
     )
 

@@ -106,8 +106,9 @@ def _plain(slot: Slot, note: str = "no rule sets it") -> SlotReport:
     else:
         shown = " ".join(slot.text.split())
     return SlotReport(
-        slot.name, slot.line, shown, shown, slot.reason or note, end_line=slot.end_line, bound=slot.bound
-    )
+        slot.name, slot.line, shown, shown, slot.reason or note, end_line=slot.end_line, bound=slot.bound,
+        column=slot.column, end_column=slot.end_column,
+    )  # fmt: skip
 
 
 def _held(row: SiteReport, rule: Rule, guard: GuardResult) -> SiteReport:

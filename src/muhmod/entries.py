@@ -114,12 +114,15 @@ def _judged(slot: Slot, entry: Entry, fate: str, why: Derived) -> SlotReport:
     stays = fate == "keep"
     shown = entry.show()
     note = "feasible: stays" if stays else "cannot run: goes"
-    return SlotReport(slot.name, slot.line, shown, shown if stays else "", note, why, slot.end_line)
+    return _plain(slot, note)._replace(new=shown if stays else "", derived=why)
 
 
 def _plain(slot: Slot, note: str) -> SlotReport:
     shown = _show(slot)
-    return SlotReport(slot.name, slot.line, shown, shown, note, end_line=slot.end_line)
+    return SlotReport(
+        slot.name, slot.line, shown, shown, note, end_line=slot.end_line, column=slot.column,
+        end_column=slot.end_column,
+    )  # fmt: skip
 
 
 def _show(slot: Slot) -> str:

@@ -109,6 +109,9 @@ class Slot(NamedTuple):
     bound: str = ""
     # An expression that only passes on, or computes with, the values of other slots.
     passing: bool = False
+    # 1-based, in characters; the end is the first that is not part of it. 0: not known.
+    column: int = 0
+    end_column: int = 0
 
 
 class Found(NamedTuple):
@@ -146,7 +149,10 @@ class GuardResult(NamedTuple):
 
 
 class SlotReport(NamedTuple):
-    """What becomes of one slot. `new` equals `old` where nothing changes; `note` says why."""
+    """What becomes of one slot. `new` equals `old` where nothing changes; `note` says why.
+
+    Columns are 1-based, in characters, the end exclusive; 0 where the slot is not in the file yet.
+    """
 
     name: str
     line: int
@@ -156,6 +162,8 @@ class SlotReport(NamedTuple):
     derived: Derived | None = None
     end_line: int = 0
     bound: str = ""
+    column: int = 0
+    end_column: int = 0
 
 
 class Difference(NamedTuple):

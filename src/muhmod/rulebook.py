@@ -249,6 +249,11 @@ def _portable(path: Path) -> str:
     return f"muhmod.rules/{path.relative_to(folder).as_posix()}" if inside else str(path)
 
 
+def line_of(pack: Pack, rule: str) -> int:
+    """The line of a rule in its pack's file; 1 where the pack has it no more."""
+    return max(1, _line_of(pack.text, ("sites", rule)))
+
+
 def load_facts(name: str, kind: str) -> dict[str, tuple[Candidate, ...]]:
     """The claims of one `hardware` or `models` file, by fact."""
     return _facts(_read(_locate(name, kind, kind.rstrip("s"))))

@@ -84,6 +84,10 @@ class Module:
 
         return bisect_right(self._starts, offset)
 
+    def column_of(self, offset: int) -> int:
+        """The 1-based column of a char offset in its line."""
+        return offset - self._starts[self.line_of(offset) - 1] + 1
+
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """The node's (start, end) char offsets, without decorators."""
         assert node.end_lineno is not None and node.end_col_offset is not None
@@ -274,6 +278,8 @@ def make_slot(
         arrivals=arrivals,
         entry=entry,
         segment=(*module.span(segment), segment_kind(segment)),
+        column=module.column_of(start),
+        end_column=module.column_of(end),
     )
 
 

@@ -191,6 +191,11 @@ class Out:
         """A line of data."""
         self.raw(f"{text}\n".encode("utf-8", "surrogateescape"))
 
+    def lines(self, lines: Iterable[str]) -> None:
+        """Lines of data."""
+        for line in lines:
+            self.text(line)
+
     def raw(self, data: bytes) -> None:
         """Bytes of data."""
         self.parts.append(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+import yaml
 from jsonschema import Draft4Validator, FormatChecker
 from markdown_it import MarkdownIt
 
@@ -441,6 +443,25 @@ def test_markdown_advice_is_listed_or_counted(repo, tell):
     assert "1 tuning literals in 1 files have no rule" in out
     _, out = tell("check --strict", "markdown")
     assert "BLOCK_X = 64: no rule owns it" in _Page(out).prose.replace("\\", "")
+
+
+def test_the_workflow_in_the_docs_runs(muhmod, repo, edit, monkeypatch):
+    """Its commands, as they stand there, in a repository with settings."""
+    (repo / "pyproject.toml").write_text(
+        f'[tool.muhmod]\nrules = "./packs/mine.toml"\ntree = "{FOLDER}/vllm"\n'
+    )
+    monkeypatch.chdir(repo)
+    steps = yaml.safe_load((ROOT / "docs" / "github-action.yml").read_text())["jobs"]["check"]["steps"]
+    lines = [
+        line for step in steps for line in step.get("run", "").splitlines() if line.startswith("muhmod ")
+    ]
+    ran = [muhmod(*shlex.split(line.removesuffix(" || true"))[1:]) for line in lines]
+    assert [one.code for one in ran] == [1, 1, 1]
+    assert ran[0].out.startswith("::warning file=my folder/vllm/")
+    assert json.loads((repo / "muhmod.sarif").read_text())["version"] == "2.1.0"
+    comment = (repo / "comment.md").read_text()
+    assert "| **pending** | `shared-memory` |" in comment
+    assert "+    return 49152" in comment
 
 
 # JSON -------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ _QUANTITY = r"\s*([+-]?[\d_]+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(.*?)\s*"
 _CONFIG: dict[str, Any] = {
     "rules": str, "hardware": str, "model": str, "output-format": str, "lock": str, "color": str,
     "tree": (str, list), "select": (str, list), "ignore": (str, list), "set": (str, list),
-    "allow-dirty": bool, "jobs": int,
+    "allow-dirty": bool, "allow-staged": bool, "jobs": int,
 }  # fmt: skip
 _STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
 _PACK_KEYS = {"schema", "title", "hardware", "model", "packages", "modules", "choose", "sites"}

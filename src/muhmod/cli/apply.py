@@ -81,9 +81,8 @@ def apply(trees: tuple[str, ...], **given: Any) -> int:
 def _write(made: list[Plan], settings: Settings) -> tuple[list[Plan], str, int]:
     from muhmod import writer
 
-    allow = bool(settings.get("allow_dirty", "allow-dirty", False))
     try:
-        return writer.apply(made, settings.lock(), allow_dirty=allow), "", 0
+        return writer.apply(made, settings.lock(), **settings.allowed()), "", 0
     except MuhmodError as error:
         return made, str(error), error.code
 

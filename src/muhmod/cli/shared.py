@@ -70,8 +70,11 @@ def output(*formats: str) -> Callable[[Any], Any]:
 SOME_FORMATS = ("text", "json", "github")
 OUTPUT = output(*SOME_FORMATS)
 LOCK = _option("--lock", "lock_path", metavar="FILE", help="The lock, if not beside TREE.")
-DIRTY = _option("--allow-dirty", is_flag=True, default=None,
-                 help="Write files that have uncommitted changes.")  # fmt: skip
+DIRTY = _options(
+    _option("--allow-dirty", is_flag=True, default=None, help="Write files that have uncommitted changes."),
+    _option("--allow-staged", is_flag=True, default=None,
+            help="Write files whose changes are all staged: git keeps them."),
+)  # fmt: skip
 JOBS = _option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Worker processes.")
 
 
@@ -130,6 +133,13 @@ class Settings:
         if name not in FORMATS:
             raise UsageError(f"output-format {name!r} is unknown{nearest(name, FORMATS)}")
         return name if name in self.formats else "text"
+
+    def allowed(self) -> dict[str, bool]:
+        """Which uncommitted changes do not keep a file from being written."""
+        return {
+            name: bool(self.get(name, name.replace("_", "-"), False))
+            for name in ("allow_dirty", "allow_staged")
+        }
 
     @property
     def jobs(self) -> int:

@@ -217,7 +217,7 @@ def test_a_lost_site_points_at_its_rule_and_at_its_last_place(muhmod, repo, tell
     file, line = place(gone)
     assert file == "packs/mine.toml"
     assert (repo / file).read_text().splitlines()[line - 1] == "[sites.shared-memory]"
-    assert place(gone, "relatedLocations") == (f"{FOLDER}/vllm/{OPS}", 28)
+    assert place(gone, "relatedLocations") == (f"{FOLDER}/vllm/{OPS}", 27)
     assert "[the pinned place](1)" in gone["message"]["text"]
     assert gone["relatedLocations"][0]["id"] == 1
     assert "get_first_config" in results(log)["moe-config"]["message"]["text"]
@@ -392,7 +392,7 @@ def test_markdown_holds_the_patch_that_diff_prints(muhmod, tell, edit):
     page = _Page(out)
     assert page.blocks == [patch[patch.index("diff --git") :]]
     assert (page.tags.count("details"), page.tags.count("summary")) == (1, 1)
-    assert ["pending", "shared-memory", f"{FOLDER}/vllm/{OPS}:31", "return 32 * 1024 -> 49152"] in page.rows
+    assert ["pending", "shared-memory", f"{FOLDER}/vllm/{OPS}:30", "return 32 * 1024 -> 49152"] in page.rows
 
 
 HOSTILE = [

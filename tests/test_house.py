@@ -23,7 +23,7 @@ FLOORS = {
     "decide": 7, "report": 7,
     "engine": 8,
     "record": 9, "sarif": 9, "markdown": 9,
-    "writer": 10,
+    "writer": 10, "replay": 10,
     "cli": 11, "__main__": 12, "__init__": 0,
 }  # fmt: skip
 

@@ -420,12 +420,12 @@ def plan_all(
     jobs: int = 1,
 ) -> list[Plan]:
     """The plans of several trees, each with its lock, in order; with `jobs` worker processes."""
-    return _mapped(plan, [(of, pack, options, known, purpose) for of, known in trees], jobs)
+    return mapped(plan, [(of, pack, options, known, purpose) for of, known in trees], jobs)
 
 
-def _mapped(work: Callable[..., _Result], rows: list[tuple[object, ...]], jobs: int) -> list[_Result]:
+def mapped(work: Callable[..., _Result], rows: list[tuple[object, ...]], jobs: int) -> list[_Result]:
     """`work(*row)` for each row, in order, in up to `jobs` processes."""
-    if jobs == 1 or len(rows) == 1:
+    if jobs == 1 or len(rows) < 2:
         return [work(*row) for row in rows]
     from concurrent.futures import ProcessPoolExecutor
 
@@ -440,7 +440,7 @@ def sites(
     chosen = tuple(catalog.check(name) for name in select) or catalog.names()
     files, _ = tree.files(of, everything=everything)
     slices = [files[number::jobs] for number in range(jobs)]
-    parts = _mapped(_sites_of, [(of, chosen, everything, part) for part in slices], jobs)
+    parts = mapped(_sites_of, [(of, chosen, everything, part) for part in slices], jobs)
     found = [row for rows, _ in parts for row in rows]
     faults = [fault for _, part in parts for fault in part]
     return sorted(found, key=lambda f: (f.file, f.line, f.site, f.scope)), sorted(faults, key=str)

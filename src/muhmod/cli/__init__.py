@@ -21,6 +21,7 @@ _COMMANDS = {
     "explain": ("look", "explain"),
     "pin": ("check", "pin"),
     "relock": ("check", "relock"),
+    "replay": ("replay", "replay"),
     "revert": ("revert", "revert"),
     "rules": ("look", "rules"),
     "sites": ("look", "sites"),

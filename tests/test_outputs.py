@@ -392,7 +392,7 @@ def test_markdown_holds_the_patch_that_diff_prints(muhmod, tell, edit):
     page = _Page(out)
     assert page.blocks == [patch[patch.index("diff --git") :]]
     assert (page.tags.count("details"), page.tags.count("summary")) == (1, 1)
-    assert ["pending", "shared-memory", f"{FOLDER}/vllm/{OPS}:30", "return 32 * 1024 -> 49152"] in page.rows
+    assert ["pending", "shared-memory", f"{FOLDER}/vllm/{OPS}:27", "return 32 * 1024 -> 49152"] in page.rows
 
 
 HOSTILE = [

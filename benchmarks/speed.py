@@ -71,7 +71,7 @@ def main() -> None:
     muhmod, grep = str(SCRIPTS / "muhmod"), [str(SCRIPTS / "ast-grep"), "scan", "-r", str(RULES)]
     named = os.environ.get("MUHMOD_ENGINEX")
     small = str(Path(named) if named else trees.vllm("0.6.3"))
-    large = str(trees.vllm("0.33.0").parent)
+    large = str(trees.whole("0.33.0"))
     select = [] if named else ["--ignore", "shared-memory"]
     patch = [muhmod, "apply", "--rules", "bi100", "--diff", *select]
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left, bisect_right
 
-from muhmod.flow import Flow, Leaf
+from muhmod.flow import Flow, Leaf, read_only
 from muhmod.model import Arrival, Found, Slot
-from muhmod.site import Module, Scope, Site, make_slot, statements
+from muhmod.site import Module, Resolve, Scope, Site, make_slot, nowhere, segment_of, statements
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+USED = ("return", "launch", "read", "escape")
 KEYS = {*TILE, "GROUP_SIZE_M", "SPLIT_K", "num_warps", "num_stages"}
 
 
@@ -26,7 +28,7 @@ class MoeConfig(Site):
     needle = b"BLOCK_SIZE_"
     pattern = re.compile(rb"['\"]BLOCK_SIZE_[MNK]['\"]|\bBLOCK_SIZE_[MNK]\s*=")
 
-    def find(self, module: Module) -> list[Found]:
+    def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
         """One site a function (or the module) that decides a configuration."""
         lines = module.lines_with("BLOCK_SIZE_")
         sites = [self._site(scope, lines, module) for scope in module.scopes_at(lines)]
@@ -34,25 +36,27 @@ class MoeConfig(Site):
 
     def _site(self, scope: Scope, lines: list[int], module: Module) -> Found | None:
         if scope.node is None:
-            assigns = (ast.Assign, ast.AnnAssign)
-            body: list[ast.stmt] = [s for s in module.tree.body if isinstance(s, assigns)]
+            definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+            body: list[ast.stmt] = [s for s in module.tree.body if not isinstance(s, definitions)]
         else:
             body = scope.node.body
         if not _decides(body, lines):
             return None
         function = None if isinstance(scope.node, ast.ClassDef) else scope.node
-        flow = Flow(lambda cell: True).run(body, function)
+        flow = Flow(lambda cell: True, function=module.function).run(body, function)
         slots: dict[int, Slot] = {}
         for leaf in flow.leaves:
             keys = _keys(leaf, flow)
             if keys:
                 slots[id(leaf.node)] = _slot(module, leaf, keys, flow)
+        for passing, cell in flow.feeding(USED, lambda cell: cell[1] in KEYS):
+            slots.setdefault(id(passing.node), read_only(module, cell[1], passing))
         for key, item, statement in _loose_displays(body, flow):
             slots.setdefault(id(item), make_slot(module, key, item, statement))
         if not slots:
             return None
         ordered = sorted(slots.values(), key=lambda slot: slot.start)
-        problem = "; ".join(dict.fromkeys(flow.odd))
+        problem = "; ".join(dict.fromkeys([*flow.odd, *flow.rebound.values()]))
         return self.found(scope, _form(body), ordered, module, **({"problem": problem} if problem else {}))
 
 
@@ -62,7 +66,7 @@ def _decides(body: list[ast.stmt], lines: list[int]) -> bool:
         _tile_display(part) or _tile_write(part)
         for statement in statements(body)
         if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        and any(statement.lineno <= line <= (statement.end_lineno or 0) for line in lines)
+        and bisect_left(lines, statement.lineno) < bisect_right(lines, statement.end_lineno or 0)
         for part in _walk_own(statement)
     )
 
@@ -115,12 +119,11 @@ def _slot(module: Module, leaf: Leaf, keys: list[str], flow: Flow) -> Slot:
     key, *others = keys
     arrivals = flow.arrivals(leaf)
     seen = any(use.cell[1] == key for use in flow.uses)
-    segment = leaf.statement if not hasattr(leaf.statement, "body") else leaf.node
     return make_slot(
         module,
         key,
         leaf.node,
-        segment,
+        segment_of(leaf.statement, leaf.node),
         live=bool(arrivals) or not seen,
         arrivals=arrivals or (Arrival(),),
     )._replace(also=tuple(others))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from muhmod.constants import Binding, bindings
+from muhmod.constants import bindings
 from muhmod.model import Found
-from muhmod.site import Module, Scope, Site
+from muhmod.site import Module, Resolve, Site, nowhere
 
 NAME = re.compile(r"PARTITION_SIZE")
 
@@ -23,19 +23,13 @@ class PartitionSize(Site):
     needle = b"PARTITION_SIZE"
     pattern = re.compile(rb"PARTITION_SIZE")
 
-    def find(self, module: Module) -> list[Found]:
-        """One site for each name and place; branches that bind the same name are one."""
-        found = []
-        for scope in module.scopes_at(module.lines_with("PARTITION_SIZE")):
-            groups: dict[tuple[str, int], list[Binding]] = {}
-            for binding in bindings(module, scope, NAME):
-                groups.setdefault((binding.name, binding.outermost), []).append(binding)
-            found += [self._site(scope, group, module) for group in groups.values()]
-        return found
-
-    def _site(self, scope: Scope, group: list[Binding], module: Module) -> Found:
-        slots = [slot for binding in group for slot in binding.slots]
-        return self.found(scope, group[0].form, slots, module)
+    def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
+        """One site for each name and scope, and for each launch keyword."""
+        return [
+            self.found(scope, one.form, one.slots, module, problem=one.problem)
+            for scope in module.scopes_at(module.lines_with("PARTITION_SIZE"))
+            for one in bindings(module, scope, NAME)
+        ]
 
 
 SITE = PartitionSize()

@@ -9,7 +9,7 @@ import re
 
 from muhmod.constants import bindings
 from muhmod.model import Found
-from muhmod.site import Module, Site
+from muhmod.site import Module, Resolve, Site, nowhere
 
 NAME = re.compile(r"^_?Q_CHUNK(_SIZE)?$")
 
@@ -22,10 +22,10 @@ class QChunk(Site):
     needle = b"Q_CHUNK"
     pattern = re.compile(rb"\b_?Q_CHUNK(?:_SIZE)?\b")
 
-    def find(self, module: Module) -> list[Found]:
-        """One site for each binding."""
+    def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
+        """One site for each name and scope."""
         return [
-            self.found(scope, binding.form, binding.slots, module)
+            self.found(scope, binding.form, binding.slots, module, problem=binding.problem)
             for scope in module.scopes_at(module.lines_with("Q_CHUNK"))
             for binding in bindings(module, scope, NAME)
         ]

@@ -6,11 +6,12 @@ waste the card where it is too small.
 
 from __future__ import annotations
 
+import ast
 import re
 
 from muhmod.flow import Flow
 from muhmod.model import Found
-from muhmod.site import Module, Scope, Site, make_slot
+from muhmod.site import Module, Resolve, Scope, Site, make_slot, nowhere, segment_of
 
 
 class SharedMemory(Site):
@@ -21,25 +22,27 @@ class SharedMemory(Site):
     needle = b"get_max_shared_memory"
     pattern = re.compile(rb"\bdef\s+get_max_shared_memory")
 
-    def find(self, module: Module) -> list[Found]:
+    def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
         """One site a function."""
         return [
             self._site(scope, module)
             for scope in module.scopes()
-            if scope.path.rpartition(".")[2].startswith("get_max_shared_memory")
+            if not isinstance(scope.node, ast.ClassDef)
+            and scope.path.rpartition(".")[2].startswith("get_max_shared_memory")
         ]
 
     def _site(self, scope: Scope, module: Module) -> Found:
-        assert scope.node is not None
+        assert scope.node is not None and not isinstance(scope.node, ast.ClassDef)
         flow = Flow(lambda cell: True).run(scope.node.body)
         slots = [
-            make_slot(module, "return", leaf.node, leaf.statement, arrivals=arrivals)
+            make_slot(module, "return", leaf.node, segment_of(leaf.statement, leaf.node), arrivals=arrivals)
             for leaf in flow.leaves
             if (arrivals := flow.arrivals(leaf, ("return",)))
         ]
         literal = all(slot.editable for slot in slots) and bool(slots)
         problem = "" if literal else "; ".join(s.reason for s in slots) or "it returns no value"
-        return self.found(scope, "literal" if literal else "call", slots, module, problem=problem)
+        found = self.found(scope, "literal" if literal else "call", slots, module, problem=problem)
+        return found._replace(line=scope.node.lineno)
 
 
 SITE = SharedMemory()

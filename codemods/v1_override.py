@@ -11,7 +11,7 @@ import re
 
 from muhmod.flow import Flow, Leaf
 from muhmod.model import Found, Slot
-from muhmod.site import Module, Scope, Site, bodies, dotted, fold, make_slot, statements
+from muhmod.site import Module, Resolve, Scope, Site, bodies, dotted, fold, make_slot, nowhere, statements
 
 _LAUNCHER = re.compile(r"paged_attention_v[12]$")
 _HEURISTIC_NAMES = {"max_num_partitions", "max_seq_len", "num_seqs", "num_heads"}
@@ -29,7 +29,7 @@ class V1Override(Site):
     needle = b"use_v1"
     pattern = re.compile(rb"\buse_v1\b")
 
-    def find(self, module: Module) -> list[Found]:
+    def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
         """One site a function."""
         scopes = module.scopes_at(module.lines_with("use_v1"))
         return [found for scope in scopes if (found := self._site(scope, module)) is not None]
@@ -37,7 +37,7 @@ class V1Override(Site):
     def _site(self, scope: Scope, module: Module) -> Found | None:
         if not isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return None
-        flow = Flow(lambda cell: cell == ("use_v1", "")).run(scope.node.body)
+        flow = Flow(lambda cell: cell == ("use_v1", "")).run(scope.node.body, scope.node)
         if not flow.leaves or not _is_heuristic(scope.node, flow.leaves):
             return None
         literals = [leaf for leaf in flow.leaves if _truth(leaf.node) is not None]

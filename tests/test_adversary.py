@@ -56,12 +56,19 @@ SMALL = "if M <= 256:\n    return c\nc['BLOCK_SIZE_M'] = 8\nreturn c"
         ("if M // 1024 < 1:\n    return {'BLOCK_SIZE_M': 32}\nreturn {'BLOCK_SIZE_M': 128}", [("32", "64")]),
         ("if M in (1, 2, 4):\n    return {'BLOCK_SIZE_M': 32}\nreturn {'BLOCK_SIZE_M': 128}", [("32", "16")]),
         ("return {'BLOCK_SIZE_M': 32, 'BLOCK_SIZE_M': 64}", [("64", "128")]),
-        ("return {'BLOCK_SIZE_M': 128}\nreturn {'BLOCK_SIZE_M': 64}", []),
-        ("if False:\n    return {'BLOCK_SIZE_M': 64}\nreturn {'BLOCK_SIZE_M': 128}", []),
+        ("match M:\n    case 1:\n        return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}",
+         [("8", "16"), ("64", "128")]),
+        ("match M:\n    case 1 | 2:\n        b = 8\n    case m if m <= 256:\n        b = 32\n    case _:\n        b = 64\nreturn {'BLOCK_SIZE_M': b}",
+         [("8", "16"), ("32", "16"), ("64", "128")]),
+        ("if M > 256:\n    raise ValueError(M)\nreturn {'BLOCK_SIZE_M': 64}", [("64", "16")]),
+        ("assert M <= 256\nreturn {'BLOCK_SIZE_M': 64}", [("64", "16")]),
+        ("if cfg is None or M >> 8:\n    raise ValueError(M)\nreturn {'BLOCK_SIZE_M': 64}", [("64", "128")]),
+        ("if is_small(M) and M <= 256:\n    return {'BLOCK_SIZE_M': 8}\nreturn cfg", [("8", "16")]),
+        ("if small(M):\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", [("8", "16"), ("64", "128")]),
     ],
 )  # fmt: skip
 def test_arms_and_bounds(muhmod, package, body, edits):
-    row = moe(muhmod, package, body)
+    row = moe(muhmod, package, body, head="def small(tokens):\n    return tokens <= 256\n\n\n")
     if edits is None:
         assert row["state"] == "unrewritable", row
     else:
@@ -81,7 +88,8 @@ def test_arms_and_bounds(muhmod, package, body, edits):
         ("if M <= LIMIT:\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "LIMIT"),
         ("M = M * 2\nif M <= 512:\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "local_M"),
         ("if M >> 8 == 0:\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "M >> 8"),
-        ("match M:\n    case 1:\n        return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "matches(M"),
+        ("match M:\n    case {'a': 1}:\n        return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "matches(M"),
+        ("if M >> 8 == 0:\n    raise E\nif M >> 9 == 0:\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "M >> 9"),
         ("if M <= 3 // 0:\n    return {'BLOCK_SIZE_M': 8}\nreturn {'BLOCK_SIZE_M': 64}", "3 // 0"),
     ],
 )  # fmt: skip
@@ -272,7 +280,17 @@ def test_comments_stay_once_and_with_their_entries(muhmod, package):
     for word in ("head", "above", "too large", "last one", "below"):
         assert sum(word in line for line in lines) == 1, word
     (kept,) = [line for line in lines if "last one" in line]
-    assert '"BLOCK_M": 16, "BLOCK_N": 16' in kept
+    assert '"BLOCK_M": 16, "BLOCK_N": 16}, num_stages=1, num_warps=4)' in kept
+
+
+def test_comments_of_a_last_entry_that_goes_stay_in_their_place(muhmod, package):
+    entries = f"[\n    {C.format(16, 16)},  # small\n    {C.format(128, 128)},  # too large\n    # below\n]"
+    tree = autotune(package, entries)
+    assert muhmod(*APPLY, "--select", "autotune-configs", tree).code == 0
+    lines = (tree / "a.py").read_text().splitlines()
+    at = next(number for number, line in enumerate(lines) if "# small" in line)
+    assert '"BLOCK_M": 16, "BLOCK_N": 16}, num_stages=1, num_warps=4),' in lines[at]
+    assert lines[at + 1 : at + 3] == ["    # too large", "    # below"]
 
 
 def test_comments_stay_once_where_no_entry_stays(muhmod, package):

@@ -254,6 +254,30 @@ def test_uncommitted_changes_are_refused_unless_allowed(muhmod, enginex, reposit
     assert muhmod(*APPLY, "--allow-dirty", enginex).code == 0
 
 
+def test_staged_changes_are_refused_unless_they_are_allowed(muhmod, enginex, repository):
+    """git's index holds them, so nothing is lost: not so what is staged in part, or not at all."""
+    path = enginex / "_custom_ops.py"
+    path.write_text(path.read_text() + "\n# mine\n")
+    repository("add", "vllm")
+    refused(muhmod(*APPLY, enginex), 3, "uncommitted changes in vllm/_custom_ops.py", "--allow-staged")
+    path.write_text(path.read_text() + "\n# not staged\n")
+    before = tree_bytes(enginex)
+    refused(muhmod(*APPLY, "--allow-staged", enginex), 3, "vllm/_custom_ops.py", "--allow-dirty")
+    repository("add", "vllm")
+    repository("rm", "-q", "--cached", "vllm/_custom_ops.py")
+    refused(muhmod(*APPLY, "--allow-staged", enginex), 3, "vllm/_custom_ops.py", "--allow-dirty")
+    assert tree_bytes(enginex) == before
+    repository("add", "vllm")
+    assert muhmod(*APPLY, "--allow-staged", enginex).code == 0
+    assert path.read_text().endswith("# not staged\n")
+
+
+def test_a_staged_rename_is_allowed_as_any_staged_change(muhmod, enginex, repository):
+    repository("mv", "vllm/_custom_ops.py", "vllm/_other_ops.py")
+    refused(muhmod(*APPLY, "--select", "shared-memory", enginex), 3, "changes in vllm/_other_ops.py\n")
+    assert muhmod(*APPLY, "--select", "shared-memory", "--allow-staged", enginex).code == 0
+
+
 def test_uncommitted_changes_elsewhere_do_not_matter(muhmod, enginex, repository):
     (enginex / "utils.py").write_text("# mine\n")
     assert muhmod(*APPLY, enginex).code == 0

@@ -196,7 +196,7 @@ def test_moved_to_another_line_or_file_is_fine_and_said(muhmod, enginex):
     ran = muhmod("check", enginex)
     assert ran.code == 0, ran.out
     assert f"moved from {PREFILL}:27, otherwise unchanged" in ran.out
-    assert f"moved from {MOE}:8, otherwise unchanged" in ran.out
+    assert f"moved from {MOE}:7, otherwise unchanged" in ran.out
     assert muhmod("relock", "-q", enginex).code == 0
     assert "moved" not in muhmod("check", enginex).out
     assert muhmod("revert", "-q", enginex).code == 0
@@ -332,6 +332,22 @@ def test_a_value_taken_back_by_hand_is_pending_again(muhmod, enginex):
     assert (code, rows["shared-memory"]["state"]) == (1, "pending")
     assert muhmod(*APPLY, enginex).code == 0
     assert check(muhmod, enginex)[0] == 0
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_upstream_came_to_the_same_value(muhmod, enginex, written):
+    """Proven by equality: nothing but the literal changed, and to what the rule derives."""
+    assert muhmod(*(APPLY if written else ("pin", "--rules", "bi100", "-q")), enginex).code == 0
+    fresh(enginex)
+    edit(enginex, OPS, "return 32 * 1024", "return 49152")
+    for file in (PREFILL, MOE, FLASH, OPS):
+        edit(enginex, file, "import ", "import  ")
+    upstream = tree_bytes(enginex)
+    code, rows = check(muhmod, enginex)
+    assert (code, rows["shared-memory"]["state"]) == (1, "satisfied-upstream")
+    assert muhmod(*APPLY, enginex).code == 0
+    assert muhmod("revert", "-q", enginex).code == 0
+    assert tree_bytes(enginex) == upstream, "what upstream has by itself is not taken back"
 
 
 # Three-way --------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ def test_github_annotations(muhmod, enginex):
     assert ran.code == 1
     lines = ran.out.splitlines()
     assert (
-        "::warning file=vllm/_custom_ops.py,line=28,title=muhmod shared-memory::"
-        "pending: return: 32 * 1024 -> 49152" in lines
+        "::warning file=vllm/_custom_ops.py,line=27,title=muhmod shared-memory::"
+        "pending: return 32 * 1024 -> 49152" in lines
     )
     assert any(line.startswith("::notice file=vllm/attention/ops/paged_attn.py,line=25") for line in lines)
     assert all(line.startswith("::") for line in lines)

@@ -14,15 +14,16 @@ from .conftest import ROOT
 SOURCES = sorted((ROOT / "src" / "muhmod").rglob("*.py"))
 FLOORS = {
     "model": 0, "errors": 0,
-    "derive": 1, "rulebook": 2, "lock": 1, "tree": 1, "site": 1, "flow": 2, "constants": 2, "patch": 1,
-    "headers": 1, "catalog": 3, "journal": 2, "unchanged": 2,
+    "derive": 1, "rulebook": 2, "lock": 1, "tree": 1, "site": 1, "patch": 1, "fetch": 1, "headers": 1,
+    "flow": 2, "constants": 3, "lists": 2,
+    "catalog": 3, "journal": 2, "unchanged": 2,
     "rewrite": 4, "guards": 4, "fingerprint": 4,
     "search": 5, "show": 5, "drift": 5,
-    "candidates": 6, "coverage": 6, "pins": 6,
+    "candidates": 6, "entries": 6, "coverage": 6, "pins": 6,
     "decide": 7, "report": 7,
     "engine": 8,
-    "record": 9,
-    "writer": 10,
+    "record": 9, "sarif": 9, "markdown": 9,
+    "writer": 10, "replay": 10,
     "cli": 11, "__main__": 12, "__init__": 0,
 }  # fmt: skip
 
@@ -64,14 +65,17 @@ def test_a_codemod_knows_only_what_a_site_may_know():
     for path in (ROOT / "codemods").glob("*.py"):
         for name, _ in _imports(path):
             if name.startswith("muhmod."):
-                assert name.split(".")[1] in ("site", "flow", "constants", "model"), f"{path.name}: {name}"
+                assert name.split(".")[1] in ("site", "flow", "constants", "lists", "model"), (
+                    f"{path.name}: {name}"
+                )
             assert name.split(".")[0] not in ("os", "pathlib", "libcst"), f"{path.name}: {name}"
 
 
 @pytest.mark.parametrize(
     ("library", "owner"),
     [("click", "cli"), ("rich", "show"), ("tomllib", "rulebook"), ("tomli", "rulebook"),
-     ("libcst", "rewrite"), ("tree_sitter", "headers"), ("difflib", None)],
+     ("libcst", "rewrite"), ("tree_sitter", "headers"), ("unearth", "fetch"), ("packaging", "fetch"),
+     ("difflib", None)],
 )  # fmt: skip
 def test_one_module_knows_each_library(library, owner):
     users = {_module(p) for p in SOURCES for name, _ in _imports(p) if name.split(".")[0] == library}
@@ -79,6 +83,18 @@ def test_one_module_knows_each_library(library, owner):
         assert users == {owner}
     else:
         assert users <= {"patch", "errors", "candidates", "drift"}
+
+
+@pytest.mark.parametrize(
+    ("words", "owner"),
+    [
+        ("physicalLocation|partialFingerprints", "sarif.py"),
+        ("<details>", "markdown.py"),
+        ("::error", "report.py"),
+    ],
+)
+def test_one_module_knows_each_format(words, owner):
+    assert {path.name for path in SOURCES if re.search(words, path.read_text())} == {owner}
 
 
 def test_derivations_do_no_input_or_output():

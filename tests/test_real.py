@@ -79,17 +79,17 @@ def test_vllm_063_sites(muhmod):
 
 
 SITES_063 = [
-    ("shared-memory", "_custom_ops.py", "get_max_shared_memory_per_block_device_attribute", 923, "call"),
+    ("shared-memory", "_custom_ops.py", "get_max_shared_memory_per_block_device_attribute", 921, "call"),
     ("partition-size", "attention/backends/ipex_attn.py", "<module>", 15, "module-literal"),
     ("v1-override", "attention/backends/ipex_attn.py", "IpexAttnBackendImpl.forward", 277, "heuristic"),
     ("partition-size", "attention/backends/rocm_flash_attn.py", "<module>", 23, "module-literal"),
     ("partition-size", "attention/ops/paged_attn.py", "<module>", 13, "module-literal"),
     ("v1-override", "attention/ops/paged_attn.py", "PagedAttention.forward_decode", 126, "heuristic"),
     ("prefill-tile", "attention/ops/prefix_prefill.py", "context_attention_fwd", 712, "conditional"),
-    ("autotune-configs", "attention/ops/triton_flash_attention.py", "attn_fwd", 211, "inline-list"),
-    ("moe-config", "model_executor/layers/fused_moe/fused_moe.py", "get_default_config", 339, "dict"),
+    ("autotune-configs", "attention/ops/triton_flash_attention.py", "attn_fwd", 210, "inline-list"),
+    ("moe-config", "model_executor/layers/fused_moe/fused_moe.py", "get_default_config", 338, "dict"),
     ("triton-flag", "triton_utils/importing.py", "<module>", 7, "module-expression"),
-    ("shared-memory", "utils.py", "get_max_shared_memory_bytes", 374, "call"),
+    ("shared-memory", "utils.py", "get_max_shared_memory_bytes", 370, "call"),
 ]  # fmt: skip
 
 

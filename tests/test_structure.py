@@ -190,9 +190,16 @@ def test_a_removed_function_is_lost(muhmod, enginex):
     assert "nothing like it is in the tree" in rows["autotune-configs"]["reason"]
 
 
+def test_a_slot_under_another_name_is_the_same_slot(muhmod, enginex, expected):
+    """The role is what it launches."""
+    path = enginex / FILES["prefill-tile"]
+    path.write_text(path.read_text().replace("NUM_WARPS", "warps_here"))
+    same(muhmod, enginex, expected)
+
+
 def test_a_slot_that_is_gone_is_drift(muhmod, enginex):
     path = enginex / FILES["prefill-tile"]
-    path.write_text(path.read_text().replace("NUM_WARPS", "WARPS_HERE"))
+    path.write_text(re.sub(r"num_warps=NUM_WARPS,|NUM_WARPS = 8\n", "", path.read_text()))
     code, rows = report(muhmod, enginex)
     assert code == 3
     assert rows["prefill-tile"]["state"] == "drifted"

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import subprocess
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
 
+from muhmod import fetch
+from muhmod.errors import FileError
+
 from .conftest import ROOT
 
-CACHE = Path(os.environ.get("MUHMOD_CACHE", ROOT / ".cache")) / "sdists"
-SDISTS = {"0.6.3": "03e69029ad9caceaab68d5c3833ae6fe57c04be678ec37f29e9df6eaf178a9c5"}
+CACHE = fetch.cache() if os.environ.get("MUHMOD_CACHE") else ROOT / ".cache" / "releases"
+# sha256 of the sdists that the tests read.
+SDISTS = {
+    "0.5.2": "ac00908667fa1ea9639747a986699f31f28a99afa149fc729589a7c609b5e6d7",
+    "0.5.5": "14abe33243939e18cdc437abfc78543aac62e11a43f66d36ec855a3e40c797dd",
+    "0.6.0": "40c573bc5e4124d34f4de02af8e23a584e51de66ae17cd5910af0cf63ee26eaa",
+    "0.6.3": "03e69029ad9caceaab68d5c3833ae6fe57c04be678ec37f29e9df6eaf178a9c5",
+    "0.7.0": "91521ca3e7629e2a40a4fceea3290cbde34c3ea6cb291ee9f84ad2ce752e65be",
+    "0.12.0": "dc2863be80260f378f1e72f9b82b4009610e434d05fdd7067383b231b89c4f4a",
+}
 # sha256 of the five files of the pristine EngineX tree (commit ef6abf3d).
 _OPS = "attention/ops"
 ENGINEX = {
@@ -35,44 +46,27 @@ def digest(data: bytes) -> str:
 
 def vllm(version: str) -> Path:
     """The package folder of a vLLM release; skips, and says so, where PyPI cannot be reached."""
-    folder = CACHE / f"vllm-{version}"
-    if not (folder / "vllm").is_dir():
-        try:
-            _fetch(version)
-        except Exception as error:
-            MISSING[f"vLLM {version}"] = f"not to be had from PyPI: {error}"
-            pytest.skip(MISSING[f"vLLM {version}"])
-    return folder / "vllm"
+    try:
+        (release,) = fetch.releases("vllm", version, at=CACHE)
+    except FileError as error:
+        if "cannot fetch" not in error.message:
+            raise
+        MISSING[f"vLLM {version}"] = f"not to be had from PyPI: {error.message}"
+        pytest.skip(MISSING[f"vLLM {version}"])
+    assert release.sha256 == SDISTS[version], f"vllm {version} is not the sdist that is pinned"
+    return release.folder / "vllm"
 
 
-def _fetch(version: str) -> None:
-    from unearth import PackageFinder
-
-    CACHE.mkdir(parents=True, exist_ok=True)
-    for attempt in range(3):
-        try:
-            finder = PackageFinder(index_urls=[_index()])
-            links = [m.link for m in finder.find_matches(f"vllm=={version}", allow_prereleases=True)]
-            link = next(link for link in links if link.filename.endswith(".tar.gz"))
-            data = finder.session.get(link.normalized).content
-            break
-        except Exception:
-            if attempt == 2:
-                raise
-            time.sleep(5 * (attempt + 1))
-    assert digest(data) == SDISTS[version], f"vllm {version} is not the sdist that is pinned"
-    archive = CACHE / f"vllm-{version}.tar.gz"
-    archive.write_bytes(data)
-    with tarfile.open(archive) as opened:
-        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        opened.extractall(CACHE, **safely)
-
-
-def _index() -> str:
-    """The package index that pip uses here."""
-    from pip._internal.models.index import PyPI
-
-    return os.environ.get("PIP_INDEX_URL", PyPI.simple_url)
+def whole(version: str) -> Path:
+    """All that a release's sdist holds, for the benchmark."""
+    folder = CACHE / "whole"
+    if not (folder / f"vllm-{version}").is_dir():
+        data = fetch.sdist("vllm", version)
+        assert digest(data) == SDISTS[version], f"vllm {version} is not the sdist that is pinned"
+        with tarfile.open(fileobj=io.BytesIO(data)) as opened:
+            safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            opened.extractall(folder, **safely)
+    return folder / f"vllm-{version}"
 
 
 def enginex_commit(commit: str) -> Path:

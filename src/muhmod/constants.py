@@ -7,75 +7,86 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from muhmod.model import Arrival, Condition, Slot
-from muhmod.site import MODULE_SCOPE, Module, Scope, fold, make_slot, own_expressions, statements
+from muhmod.flow import Flow, Leaf
+from muhmod.model import Arrival, Slot
+from muhmod.site import MODULE_SCOPE, Module, Scope, make_slot, segment_of
 
 
 class Binding(NamedTuple):
-    """A constant's binding: the bound name, its form, its slots, and the statement of its scope."""
+    """All bindings of one name in one scope, or one launch keyword: the name, its form, its slots.
+
+    `problem` says why none of them can be edited.
+    """
 
     name: str
     form: str
     slots: list[Slot]
-    outermost: int
+    problem: str
 
 
 def bindings(module: Module, scope: Scope, pattern: re.Pattern[str]) -> Iterator[Binding]:
-    """Every binding of a matching name in one scope, without those of nested definitions.
+    """Every name that matches and is bound in one scope, without those of nested definitions.
 
-    Assignments (annotated, chained, attribute, walrus), parameter defaults, launch keywords.
+    Assignments (annotated, chained, augmented, unpacked, of attributes), walrus, parameter defaults
+    and launch keywords.
     """
-    if scope.node is not None and not isinstance(scope.node, ast.ClassDef):
-        yield from _defaults(module, scope.node.args, pattern)
-    body = module.tree.body if scope.node is None else scope.node.body
-    for index, outer in enumerate(body):
-        for statement in statements([outer]):
-            for name, value, form in _bound(statement, scope, pattern):
-                yield Binding(name, form, _slots(module, name, value, statement), index)
+    function = None if isinstance(scope.node, ast.ClassDef) else scope.node
+    flow = Flow(lambda cell: not cell[1] and pattern.search(cell[0]) is not None)
+    flow.run(function.body if function is not None else _outside_definitions(module, scope), function)
+    groups: dict[tuple[str, int], list[Leaf]] = {}
+    for leaf in flow.leaves:
+        launched = _is_launched(leaf)
+        if not launched or not isinstance(leaf.node, (ast.Name, ast.Attribute, ast.Subscript)):
+            groups.setdefault((leaf.cell[0], leaf.statement.lineno if launched else 0), []).append(leaf)
+    for (name, launched_at), leaves in groups.items():
+        form = "launch-keyword" if launched_at else _form(leaves[0], scope)
+        problem = "" if launched_at else _problem(name, flow, module, scope)
+        yield Binding(name, form, [_slot(module, leaf, flow) for leaf in leaves], problem)
 
 
-def _bound(
-    statement: ast.stmt, scope: Scope, pattern: re.Pattern[str]
-) -> Iterator[tuple[str, ast.expr, str]]:
-    targets: list[ast.expr] = []
-    match statement:
-        case ast.Assign(targets=targets, value=value):
-            pass
-        case ast.AnnAssign(target=one, value=ast.expr() as value):
-            targets = [one]
-        case ast.AugAssign(target=one, value=value):
-            targets = [one]
-    for target in targets:
-        yield from _pairs(target, value, _place(scope), pattern)
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return
-    for expression in own_expressions(statement):
-        for part in ast.walk(expression):
-            match part:
-                case ast.NamedExpr(target=ast.Name(id=name), value=value) if pattern.search(name):
-                    yield name, value, "walrus"
-                case ast.Call(func=ast.Subscript(), keywords=keywords):
-                    for keyword in keywords:
-                        literal = isinstance(keyword.value, (ast.Constant, ast.BinOp))
-                        if keyword.arg and literal and pattern.search(keyword.arg):
-                            yield keyword.arg, keyword.value, "launch-keyword"
+def _outside_definitions(module: Module, scope: Scope) -> list[ast.stmt]:
+    body = scope.node.body if isinstance(scope.node, ast.ClassDef) else module.tree.body
+    return [s for s in body if not isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
 
 
-def _pairs(
-    target: ast.expr, value: ast.expr, place: str, pattern: re.Pattern[str]
-) -> Iterator[tuple[str, ast.expr, str]]:
-    match target, value:
-        case ast.Tuple(elts=names), ast.Tuple(elts=values) if len(names) == len(values):
-            for name, part in zip(names, values, strict=True):
-                yield from _pairs(name, part, place, pattern)
-        case (
-            (ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name)),
-            _,
-        ) if pattern.search(name):
-            kind = "conditional" if isinstance(value, ast.IfExp) else "literal"
-            if kind == "literal" and fold(value) is None:
-                kind = "call" if isinstance(value, ast.Call) else "expression"
-            yield name, value, f"{place}-{kind}"
+def _slot(module: Module, leaf: Leaf, flow: Flow) -> Slot:
+    last = flow.final.cells.get(leaf.cell, frozenset()) if flow.final is not None else frozenset()
+    uses = (use for use in flow.uses if use.cell[0] == leaf.cell[0])
+    arrivals = [value.arrival for use in uses for value in use.values if value.leaf is leaf]
+    arrivals += [value.arrival for value in last if value.leaf is leaf]
+    ways = tuple(sorted(set(arrivals), key=repr))
+    slot = make_slot(module, leaf.cell[0], leaf.node, segment_of(leaf.statement, leaf.node),
+                     live=bool(ways), arrivals=ways or (Arrival(),))  # fmt: skip
+    return slot._replace(also=_also(leaf))
+
+
+def _also(leaf: Leaf) -> tuple[str, ...]:
+    """The other targets of a chained assignment."""
+    targets = leaf.statement.targets if isinstance(leaf.statement, ast.Assign) else []
+    names = [ast.unparse(target) for target in targets] if len(targets) > 1 else []
+    return tuple(name for name in names if name.rpartition(".")[2] != leaf.cell[0])
+
+
+def _is_launched(leaf: Leaf) -> bool:
+    return any(
+        isinstance(call, ast.Call) and any(k.value is leaf.node for k in call.keywords)
+        for call in ast.walk(leaf.statement)
+    )
+
+
+def _form(leaf: Leaf, scope: Scope) -> str:
+    statement = leaf.statement
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return "parameter-default"
+    for part in ast.walk(statement):
+        if isinstance(part, ast.NamedExpr) and part.value is leaf.node:
+            return "walrus"
+        if isinstance(part, ast.IfExp) and leaf.node in (part.body, part.orelse):
+            return f"{_place(scope)}-conditional"
+    if isinstance(leaf.node, ast.Call):
+        return f"{_place(scope)}-call"
+    literal = isinstance(leaf.node, (ast.Constant, ast.BinOp, ast.UnaryOp))
+    return f"{_place(scope)}-{'literal' if literal else 'expression'}"
 
 
 def _place(scope: Scope) -> str:
@@ -84,40 +95,8 @@ def _place(scope: Scope) -> str:
     return "class" if isinstance(scope.node, ast.ClassDef) else "local"
 
 
-def _defaults(module: Module, arguments: ast.arguments, pattern: re.Pattern[str]) -> Iterator[Binding]:
-    positional = [*arguments.posonlyargs, *arguments.args]
-    late = positional[len(positional) - len(arguments.defaults) :]
-    pairs = [*zip(late, arguments.defaults, strict=True)]
-    pairs += [
-        (argument, default)
-        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        if default is not None
-    ]
-    for argument, default in pairs:
-        if pattern.search(argument.arg):
-            slot = make_slot(module, argument.arg, default, default)
-            yield Binding(argument.arg, "parameter-default", [slot], -1)
-
-
-def _slots(module: Module, name: str, value: ast.expr, statement: ast.stmt) -> list[Slot]:
-    """A slot for each arm of a conditional, under its test, else one."""
-    segment: ast.stmt | ast.expr = statement
-    if hasattr(statement, "body"):
-        segment = value
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    also = tuple(ast.unparse(t) for t in targets if len(targets) > 1 and ast.unparse(t) != name)
-    return [
-        make_slot(module, name, arm, segment, arrivals=(Arrival(conditions),))._replace(also=also)
-        for arm, conditions in _arms(value, ())
-    ]
-
-
-def _arms(
-    value: ast.expr, conditions: tuple[Condition, ...]
-) -> Iterator[tuple[ast.expr, tuple[Condition, ...]]]:
-    if isinstance(value, ast.IfExp):
-        text = ast.unparse(value.test)
-        yield from _arms(value.body, (*conditions, Condition(text, True)))
-        yield from _arms(value.orelse, (*conditions, Condition(text, False)))
-    else:
-        yield value, conditions
+def _problem(name: str, flow: Flow, module: Module, scope: Scope) -> str:
+    if name in flow.lost:
+        return f"{name} is bound anew in a way that is not followed"
+    elsewhere = module.globals_of(name) if scope.path == MODULE_SCOPE else []
+    return f"{name} is bound anew by the function {elsewhere[0]}" if elsewhere else ""

@@ -33,10 +33,13 @@ class Advice(NamedTuple):
 
     def show(self) -> str:
         """One line for a person."""
-        where = f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}: {self.said()}"
+
+    def said(self) -> str:
+        """What is so there."""
         if self.kind == "sibling":
-            return f"{where}: {self.rule} does not set {self.name} = {self.value}"
-        return f"{where}: {self.name} = {self.value}: no rule owns it"
+            return f"{self.rule} does not set {self.name} = {self.value}"
+        return f"{self.name} = {self.value}: no rule owns it"
 
 
 def advice(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from muhmod import derive, guards
+from muhmod import derive, entries, guards
 from muhmod.candidates import lost
-from muhmod.derive.arms import holds, possible
+from muhmod.derive.arms import possible, tests_against
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import DerivationError
 from muhmod.lock import Entry
@@ -105,7 +105,10 @@ def _plain(slot: Slot, note: str = "no rule sets it") -> SlotReport:
         shown = "the list"
     else:
         shown = " ".join(slot.text.split())
-    return SlotReport(slot.name, slot.line, shown, shown, slot.reason or note, end_line=slot.end_line)
+    return SlotReport(
+        slot.name, slot.line, shown, shown, slot.reason or note, end_line=slot.end_line, bound=slot.bound,
+        column=slot.column, end_column=slot.end_column,
+    )  # fmt: skip
 
 
 def _held(row: SiteReport, rule: Rule, guard: GuardResult) -> SiteReport:
@@ -141,31 +144,31 @@ def _removal(row: SiteReport, found: Found) -> tuple[SiteReport, list[Edit]]:
 
 def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[SiteReport, list[Edit]]:
     """Each slot that the rule sets, against its derived value."""
-    missing = [name for name in rule.slots if all(slot.name != name for slot in found.slots)]
+    held = {name for slot in found.slots for name in (slot.name, *slot.also)}
+    missing = [name for name in rule.slots if name not in held]
     if missing:
-        held = ", ".join(sorted({slot.name for slot in found.slots}))
-        reason = f"the slot {missing[0]} is not there; slots: {held}"
+        shown = ", ".join(sorted({slot.name for slot in found.slots}))
+        reason = f"the slot {missing[0]} is not there; slots: {shown}"
         return row._replace(state="drifted", reason=reason, code=3), []
+    if "configs" in rule.slots:
+        reports, lists = entries.decided(found, rule.slots["configs"].derive, pack.facts)
+        return row._replace(slots=tuple(reports), state="pending" if lists else "already"), lists
     slots: list[SlotReport] = []
     edits: list[Edit] = []
     governed: set[str] = set()
     for index, slot in enumerate(found.slots):
-        if slot.name == "configs" and "configs" in rule.slots:
-            report, edit = _list(found, rule, pack)
-            slots += report
-            edits += [edit] if edit else []
-            governed.add(slot.name)
-        elif slot.name in rule.slots:
+        if {slot.name, *slot.also} & {*rule.slots}:
             report_, edit, sets = _value(index, slot, rule, pack)
             slots.append(report_)
             edits += [edit] if edit else []
-            governed |= {slot.name} if sets else set()
-        elif "configs" not in rule.slots:
+            governed |= {slot.name, *slot.also} if sets else set()
+        else:
             slots.append(_plain(slot))
     row = row._replace(slots=tuple(slots))
     unset = [name for name in rule.slots if name not in governed]
     if unset:
-        notes = sorted({slot.note for slot in slots if slot.name == unset[0]})
+        about = {slot.name for slot in found.slots if unset[0] in (slot.name, *slot.also)}
+        notes = sorted({slot.note for slot in slots if slot.name in about})
         reason = f"{unset[0]} cannot be set: {'; '.join(notes)}"
         return row._replace(state="unrewritable", reason=reason, code=3), []
     return row._replace(state="pending" if edits else "already"), edits
@@ -178,19 +181,21 @@ def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, 
         return plain._replace(note="overwritten on every path: never read"), None, False
     if not any(possible(arrival, Work(pack.facts)) for arrival in slot.arrivals):
         work = Work(pack.facts)
-        against = [
-            [c.test for c in arrival.conditions if holds(c.test, work) not in (None, c.taken)]
-            for arrival in slot.arrivals
-        ]
+        against = [tests_against(arrival, work) for arrival in slot.arrivals]
         tests = [t for t in against[0] if all(t in other for other in against)] or against[0]
         note = f"an arm that this hardware does not take: {'; '.join(tests)}"
         return plain._replace(note=note), None, False
     if not slot.editable:
         return plain._replace(note=slot.reason), None, False
-    others = [name for name in slot.also if name not in rule.slots]
+    names = (slot.name, *slot.also)
+    others = [name for name in names if name not in rule.slots]
     if others:
         return plain._replace(note=f"the same literal also sets {', '.join(others)}"), None, False
     setting = rule.slots[slot.name]
+    unlike = [name for name in names if rule.slots[name] != setting]
+    if unlike:
+        note = f"the same literal also sets {unlike[0]}, which the rule sets otherwise"
+        return plain._replace(note=note), None, False
     ask = Ask(slot.arrivals, literal=setting.value, reason=setting.reason)
     derived = derive.run(setting.derive, pack.facts, ask)
     if derived.value == slot.value and type(derived.value) is type(slot.value):
@@ -198,31 +203,3 @@ def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, 
     new = derive.literal_of(derived.value)
     report = plain._replace(new=new, note="", derived=derived)
     return report, Edit(_key(index, slot), slot.start, slot.end, "replace", new, slot.segment), True
-
-
-def _list(found: Found, rule: Rule, pack: Pack) -> tuple[list[SlotReport], Edit | None]:
-    """The reports of a list's entries, and the edit of the whole list."""
-    whole, *entries = found.slots
-    ask = Ask(entries=tuple(slot.entry for slot in entries if slot.entry is not None))
-    derived = derive.run(rule.slots["configs"].derive, pack.facts, ask)
-    fates = derive.entries(pack.facts, ask)
-    reports = []
-    keep = []
-    for slot, (entry, fate, why) in zip(entries, fates, strict=False):
-        kind = Derived(entry.show(), "limit", (why,), derived.facts)
-        keep.append(fate == "keep")
-        note = "feasible: stays" if keep[-1] else "cannot run: goes"
-        shown = entry.show()
-        reports.append(
-            SlotReport(slot.name, slot.line, shown, shown if keep[-1] else "", note, kind,
-                       slot.end_line)
-        )  # fmt: skip
-    added = [(entry, why) for entry, fate, why in fates if fate == "add"]
-    for number, (entry, why) in enumerate(added):
-        kind = Derived(entry.show(), "heuristic", (*derived.steps, why), derived.facts)
-        reports.append(SlotReport(f"configs[+{number}]", whole.end_line, "", entry.show(), "added", kind))
-    if all(keep) and not added:
-        return reports, None
-    payload = (tuple(keep), tuple(entry for entry, _ in added))
-    edit = Edit(_key(0, whole), whole.start, whole.end, "entries", "", whole.segment, payload)
-    return reports, edit

@@ -49,21 +49,15 @@ def stands(entry: Entry, place: Place) -> bool:
     return any(slot.base != slot.ours == text for slot, text in zip(entry.slots, texts, strict=bool(texts)))
 
 
-def is_back(entry: Entry, place: Place) -> bool:
-    """Whether something that muhmod wrote at this site is as upstream has it again."""
-    texts = standing_texts(entry, place) or []
-    return any(slot.ours != slot.base == text for slot, text in zip(entry.slots, texts, strict=bool(texts)))
-
-
 class Evidence(NamedTuple):
     """What else tells an edited tree from a fresh one of upstream's.
 
-    `ours`: some site of the tree holds what muhmod wrote; `back`: some site is as upstream has it again;
-    `alone`: nothing else in the file differs.
+    `fresh`: no file is as muhmod left it, and little of what it wrote stands; `ours`: some other site holds
+    what muhmod wrote; `alone`: it is the only site that was written, and nothing else in its file differs.
     """
 
+    fresh: bool
     ours: bool
-    back: bool
     alone: bool
 
 
@@ -73,14 +67,15 @@ def cause(
     """Who moved it: the literals are muhmod's to hold, all around them is upstream's."""
     around = any(one.kind not in ("moved", "literal", "condition") for one in found)
     here = stands(entry, place)
-    if around:
-        return "both" if literals and here else "upstream moved"
-    if not literals:
+    if not around and not literals:
         return None
-    if here or evidence.ours:
+    if not around and entry.written and evidence.alone:
         return "somebody edited"
-    fresh = evidence.back or not entry.written or not evidence.alone
-    return "upstream moved" if fresh else "somebody edited"
+    if evidence.fresh or (around and not (literals and here)):
+        return "upstream moved"
+    if around:
+        return "both"
+    return "somebody edited" if here or evidence.ours else "upstream moved"
 
 
 def _said(pinned: Pinned, text: str) -> str:

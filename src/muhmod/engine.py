@@ -16,7 +16,17 @@ from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, near
 from muhmod.fingerprint import Place
 from muhmod.model import Edit, Found, SiteReport
 from muhmod.rulebook import Pack, Rule, natural_derivation
-from muhmod.search import SUPPRESSION, Reading, Search, Source, binds, parse, search, too_deep
+from muhmod.search import (
+    SUPPRESSION,
+    Reading,
+    Search,
+    Source,
+    binds,
+    neighbours,
+    parse,
+    search,
+    too_deep,
+)
 from muhmod.site import Module
 from muhmod.tree import Tree
 
@@ -127,7 +137,7 @@ def plan(
     if purpose.rewrite:
         changes_, rows = _rewrite(rows, wanted, reading, bound_pack, left)
     if purpose.pin:
-        changes_ = [_with_places(change, bound_pack, places) for change in changes_]
+        changes_ = [_with_places(change, bound_pack, places, reading) for change in changes_]
     wants_advice = purpose.pin or purpose.advice
     advice = coverage.advice(reading, active, found, everything=purpose.everything) if wants_advice else ()
     return Plan(
@@ -151,7 +161,7 @@ def _against(
 ) -> tuple[list[SiteReport], list[tuple[str, str, Edit]]]:
     """Rows and edits as the lock has them."""
     paired = pins.pairs(known, places, {name: one.bound for name, one in found.items()})
-    stand = pins.standing(paired)
+    stand = pins.standing(known, paired)
     kept: list[tuple[str, str, Edit]] = []
     out = []
     for rule, row in zip(pack.rules, rows, strict=True):
@@ -188,7 +198,7 @@ def _depending(
             return rows, edits
 
 
-def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]]) -> Change:
+def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]], reading: Reading) -> Change:
     """The change with its file's sites as they will stand."""
     text = tree.decode(change.after, change.file)
     after = Source(change.file, change.after, text, Module(text.text))
@@ -197,7 +207,7 @@ def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]]) -> 
         places=tuple(
             pins.place(rule, after, found._replace(file=change.file))
             for rule in rules
-            for found in catalog.site(rule.site).find(after.module)
+            for found in catalog.site(rule.site).find(after.module, reading.from_file(after.file))
             if binds(rule, found, after.module)
         )
     )
@@ -382,7 +392,7 @@ def _second_pass(
         if rule.name not in rules:
             continue
         again = Search()
-        for found in catalog.site(rule.site).find(after.module):
+        for found in catalog.site(rule.site).find(after.module, reading.from_file(after.file)):
             if binds(rule, found, after.module) or (rule.remove and found.scope == rule.scope):
                 again.bound.append((after, found._replace(file=after.file)))
         results = [decide(rule, after, found, reading, pack) for _, found in again.bound]
@@ -410,12 +420,12 @@ def plan_all(
     jobs: int = 1,
 ) -> list[Plan]:
     """The plans of several trees, each with its lock, in order; with `jobs` worker processes."""
-    return _mapped(plan, [(of, pack, options, known, purpose) for of, known in trees], jobs)
+    return mapped(plan, [(of, pack, options, known, purpose) for of, known in trees], jobs)
 
 
-def _mapped(work: Callable[..., _Result], rows: list[tuple[object, ...]], jobs: int) -> list[_Result]:
+def mapped(work: Callable[..., _Result], rows: list[tuple[object, ...]], jobs: int) -> list[_Result]:
     """`work(*row)` for each row, in order, in up to `jobs` processes."""
-    if jobs == 1 or len(rows) == 1:
+    if jobs == 1 or len(rows) < 2:
         return [work(*row) for row in rows]
     from concurrent.futures import ProcessPoolExecutor
 
@@ -430,7 +440,7 @@ def sites(
     chosen = tuple(catalog.check(name) for name in select) or catalog.names()
     files, _ = tree.files(of, everything=everything)
     slices = [files[number::jobs] for number in range(jobs)]
-    parts = _mapped(_sites_of, [(of, chosen, everything, part) for part in slices], jobs)
+    parts = mapped(_sites_of, [(of, chosen, everything, part) for part in slices], jobs)
     found = [row for rows, _ in parts for row in rows]
     faults = [fault for _, part in parts for fault in part]
     return sorted(found, key=lambda f: (f.file, f.line, f.site, f.scope)), sorted(faults, key=str)
@@ -440,6 +450,7 @@ def _sites_of(
     of: Tree, chosen: tuple[str, ...], everything: bool, files: list[str]
 ) -> tuple[list[Found], list[FileError]]:
     kinds = [catalog.site(name) for name in chosen]
+    from_file = neighbours(of)
     found: list[Found] = []
     faults: list[FileError] = []
     for file in files:
@@ -453,7 +464,8 @@ def _sites_of(
             faults.append(error)
             continue
         try:
-            found += [f._replace(file=file) for kind in wanted for f in kind.find(module)]
+            sites_ = [one for kind in wanted for one in kind.find(module, from_file(file))]
+            found += [one._replace(file=file) for one in sites_]
         except RecursionError:
             faults.append(too_deep(file))
     return found, faults

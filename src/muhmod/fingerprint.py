@@ -69,7 +69,9 @@ class Place(NamedTuple):
 
 def governed(found: Found, names: Collection[str], *, remove: bool = False) -> list[Slot]:
     """The slots that a rule sets, by their names; or those that it removes."""
-    return [slot for slot in found.slots if (slot.editable if remove else slot.name in names)]
+    return [
+        slot for slot in found.slots if (slot.editable if remove else slot.name in names and not slot.passing)
+    ]
 
 
 def take(module: Module, found: Found, names: Collection[str], *, remove: bool = False) -> Print:

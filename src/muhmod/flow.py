@@ -9,13 +9,14 @@ if it reaches no use on any path.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
-from muhmod.model import Arrival, Condition
-from muhmod.site import FunctionNode, fold, own_expressions
+from muhmod.model import Arrival, Condition, Slot
+from muhmod.site import FunctionNode, Module, fold, is_plain, make_slot, own_expressions, segment_of
 
 Cell: TypeAlias = "tuple[str, str]"
+Values: TypeAlias = "frozenset[Arriving]"
 _MAX_CONDITIONS = 64
 _MAX_TRANSFORMS = 8
 _MAX_VALUES = 48
@@ -31,6 +32,15 @@ class Leaf(NamedTuple):
     cell: Cell
     node: ast.expr
     statement: ast.stmt
+
+
+class Passing(NamedTuple):
+    """An expression that is no leaf: it passes on, or computes with, values that are bound before."""
+
+    cell: Cell
+    node: ast.expr
+    statement: ast.stmt
+    values: Values
 
 
 class Arriving(NamedTuple):
@@ -52,9 +62,6 @@ class Arriving(NamedTuple):
         steps = (*self.arrival.transforms, transform)
         steps = steps if len(steps) <= _MAX_TRANSFORMS else (UNKNOWN,)
         return self._replace(arrival=self.arrival._replace(transforms=steps))
-
-
-Values: TypeAlias = "frozenset[Arriving]"
 
 
 def _under(value: Arriving, conditions: Iterable[Condition]) -> Arriving:
@@ -84,18 +91,28 @@ class State:
         cells: dict[Cell, Values] | None = None,
         names: dict[str, ast.expr | None] | None = None,
         dicts: dict[str, str] | None = None,
+        kin: dict[str, frozenset[str]] | None = None,
     ) -> None:
         self.cells = cells if cells is not None else {}
         self.names = names if names is not None else {}
         self.dicts = dicts if dicts is not None else {}
+        # Dicts that a dict may be the same as: behind a branch that made a name stand for one or the other.
+        self.kin = kin if kin is not None else {}
 
     def copy(self) -> State:
         """An independent state."""
-        return State(dict(self.cells), dict(self.names), dict(self.dicts))
+        return State(dict(self.cells), dict(self.names), dict(self.dicts), dict(self.kin))
 
     def owner(self, name: str) -> str:
         """The dict that a name stands for; an unknown one goes by the name."""
         return self.dicts.get(name, name)
+
+    def write(self, owner: str, key: str, values: Values) -> None:
+        """Put values into a dict, and perhaps into those that it may be the same as."""
+        self.cells[owner, key] = values
+        mine = self.kin.get(owner, frozenset())
+        for other in {*mine, *(o for o, kin in self.kin.items() if kin & {owner, *mine})} - {owner}:
+            self.cells[other, key] = self.cells.get((other, key), frozenset()) | values
 
     def items(self, name: str) -> dict[str, Values]:
         """What is known of the items of the dict that a name stands for."""
@@ -104,7 +121,11 @@ class State:
 
 
 class Use(NamedTuple):
-    """A place where a cell's value leaves the function: `kind` is return, launch, read or escape."""
+    """A place where a cell's value leaves the function, or is looked at.
+
+    `kind` is return, launch, read (as an argument, in a test, by a key), escape, or load (in any
+    other expression).
+    """
 
     kind: str
     cell: Cell
@@ -118,15 +139,24 @@ class Flow:
     After `run`: `leaves` in source order and `uses` of their cells.
     """
 
-    def __init__(self, interesting: Callable[[Cell], bool], outer: State | None = None) -> None:
+    def __init__(
+        self,
+        interesting: Callable[[Cell], bool],
+        outer: State | None = None,
+        function: Callable[[str], FunctionNode | None] = lambda name: None,
+    ) -> None:
         self.interesting = interesting
+        # The module's functions: the one expression that one returns may stand for its call in a test.
+        self.function = function
         self.leaves: list[Leaf] = []
+        self._passing: dict[tuple[int, Cell], Passing] = {}
         self.uses: list[Use] = []
         self.final: State | None = None
         self._by_node: dict[int, Leaf] = {}
         self._outer = outer or State()
         self._conditions: tuple[Condition, ...] = ()
         self._made = 0
+        self._in_function = False
         self._dead = False
         # Loops around: the states at their breaks and continues. Tries around: at every statement.
         self._breaks: list[list[State]] = []
@@ -136,12 +166,15 @@ class Flow:
         self.odd: list[str] = []
         # Names with known values that were bound anew by a loop, a with, an import or a definition.
         self.lost: set[str] = set()
+        # Names that inner functions bind, whenever they are called, with the reason in words.
+        self.rebound: dict[str, str] = {}
         self._kept: set[str] = set()
         self._inner: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda] = []
 
     def run(self, body: list[ast.stmt], function: FunctionNode | None = None) -> Flow:
         """Interpret the statements from the outer state; a function's parameters hide outer names."""
         state = self._outer.copy()
+        self._in_function = function is not None
         if function is not None:
             self._parameters(function, state)
         self.final = self._block(body, state)
@@ -161,13 +194,32 @@ class Flow:
                 cell = (argument.arg, "")
                 state.cells[cell] = self._values(cell, default, function, state)
 
+    def feeding(self, kinds: Iterable[str], wanted: Callable[[Cell], bool]) -> list[tuple[Passing, Cell]]:
+        """The expressions on the way to such uses of wanted cells, each with the first cell it gets to."""
+        ways = [
+            (use.cell, value.leaf.number, value.arrival.transforms)
+            for use in self.uses
+            if use.kind in {*kinds} and wanted(use.cell)
+            for value in use.values
+        ]
+        found = []
+        for passing in self._passing.values():
+            if wanted(passing.cell):
+                found.append((passing, passing.cell))
+                continue
+            made = {(v.leaf.number, v.arrival.transforms) for v in passing.values}
+            cells = [c for c, n, steps in ways if any((n, steps[:i]) in made for i in range(len(steps) + 1))]
+            if cells:
+                found.append((passing, min(cells)))
+        return found
+
     def arrivals(self, leaf: Leaf, kinds: Iterable[str] = ()) -> tuple[Arrival, ...]:
-        """The distinct ways in which a leaf arrives at uses of these kinds (default: any)."""
+        """The distinct ways in which a leaf arrives at uses of these kinds (default: all but loads)."""
         wanted = tuple(kinds)
         found = {
             value.arrival: None
             for use in self.uses
-            if not wanted or use.kind in wanted
+            if (use.kind in wanted if wanted else use.kind != "load")
             for value in sorted(use.values, key=lambda v: (v.leaf.number, repr(v.arrival)))
             if value.leaf is leaf
         }
@@ -217,7 +269,10 @@ class Flow:
                 return self._with(items, body, state)
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 for alias in aliases:
-                    self._forget((alias.asname or alias.name).split(".")[0], state)
+                    name = (alias.asname or alias.name).split(".")[0]
+                    # At a module's top level an import is what the name means, not a second meaning.
+                    if self._in_function or name in state.names or state.cells.get((name, "")):
+                        self._forget(name, state)
             case ast.ClassDef(name=name):
                 self._forget(name, state)
             case ast.Delete(targets=targets):
@@ -237,9 +292,15 @@ class Flow:
                 return None
             case ast.Raise():
                 return None
+            case ast.Assert(test=test):
+                return self._passed(Condition(self._text(test, state), True, checked=True), state)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._inner.append(node)
                 self._forget(node.name, state)
+                for inner in ast.walk(node):
+                    for name in inner.names if isinstance(inner, ast.Nonlocal) else ():
+                        self.lost.add(name)
+                        self.rebound[name] = f"{name} is bound anew by the inner function {node.name}"
             case ast.Global(names=names) | ast.Nonlocal(names=names):
                 self._kept |= {*names}
             case ast.Expr(value=ast.Call() as call):
@@ -250,7 +311,7 @@ class Flow:
         self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], state: State
     ) -> State | None:
         always = fold(test)
-        text = ast.unparse(_inline(test, state.names))
+        text = self._text(test, state)
         ends = []
         for block, taken in ((body, True), (orelse, False)):
             if always is not None and bool(always) is not taken:
@@ -275,10 +336,17 @@ class Flow:
             return None
         left_block = body if left is None else orelse
         if left_block and isinstance(left_block[-1], ast.Raise):
-            # An error path says nothing about the values that go on.
-            return alive
-        self._conditions = (*self._conditions, passed)[:_MAX_CONDITIONS]
-        return _under_all(alive, passed)
+            passed = passed._replace(checked=True)
+        return self._passed(passed, alive)
+
+    def _passed(self, condition: Condition, state: State) -> State:
+        """All that follows has passed the test."""
+        self._conditions = (*self._conditions, condition)[:_MAX_CONDITIONS]
+        return _under_all(state, condition)
+
+    def _text(self, test: ast.expr, state: State) -> str:
+        """A test as text: local names and calls of small functions of the module written out."""
+        return ast.unparse(_called(_inline(test, state.names), self.function))
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, state: State) -> State | None:
         outer = self._conditions
@@ -319,8 +387,10 @@ class Flow:
         joined = _join(ends)
         if not node.finalbody:
             return joined
-        final = self._block(node.finalbody, (joined or half_way).copy())
-        return final if joined is not None else None
+        # It also runs where the body or a handler leaves, by a return or an error.
+        self._block(node.finalbody, (_join([half_way, *ends]) or half_way).copy())
+        self._conditions = outer
+        return self._block(node.finalbody, joined.copy()) if joined is not None else None
 
     def _with(self, items: list[ast.withitem], body: list[ast.stmt], state: State) -> State | None:
         for item in items:
@@ -342,24 +412,32 @@ class Flow:
         state.names[name] = None
 
     def _match(self, node: ast.Match, state: State) -> State | None:
-        outer = self._conditions
+        outer = before = self._conditions
         ends: list[State | None] = []
         for case in node.cases:
             inside = state.copy()
             for part in ast.walk(case.pattern):
                 if isinstance(part, ast.MatchAs) and part.name:
                     self._forget(part.name, inside)
-            text = (
-                f"matches({ast.unparse(_inline(node.subject, state.names))}, {ast.unparse(case.pattern)!r})"
-            )
-            self._conditions = (*outer, Condition(text, True))
-            ends.append(self._block(case.body, inside))
+            test = _case_test(node.subject, case)
+            if test is None:
+                text = f"matches({self._text(node.subject, state)}, {ast.unparse(case.pattern)!r})"
+            else:
+                text = self._text(test, state)
+            passed = [Condition(text, True)] if text != "True" else []
+            self._conditions = (*before, *passed)[:_MAX_CONDITIONS]
+            end = self._block(case.body, inside)
+            for condition in (*before[len(outer) :], *passed):
+                end = _under_all(end, condition) if end is not None else None
+            ends.append(end)
+            # The cases below are tried where this one did not match.
+            before = (*before, *(c._replace(taken=False) for c in passed))[:_MAX_CONDITIONS]
             self._conditions = outer
-        last = node.cases[-1]
-        catches_all = (
-            last.guard is None and isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None
-        )
-        return _join(ends if catches_all else [*ends, state])
+            if text == "True":
+                return _join(ends)
+        for condition in before[len(outer) :]:
+            state = _under_all(state, condition)
+        return _join([*ends, state])
 
     # Bindings -----------------------------------------------------------------------------
 
@@ -370,12 +448,13 @@ class Flow:
             case ast.Name(id=name):
                 self._bind_name(name, value, node, state)
             case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key)):
-                cell = (state.owner(name), key)
-                state.cells[cell] = self._values(cell, value, node, state)
+                owner = state.owner(name)
+                state.write(owner, key, self._values((owner, key), value, node, state))
             case ast.Subscript(value=ast.Name(id=name)) if state.items(name):
                 self.odd.append(f"{ast.unparse(target)} is written, and its key is no literal")
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
                 state.cells[attr, ""] = self._values((attr, ""), value, node, state)
+                self._kept.add(attr)
             case ast.Starred(value=inner):
                 self._bind(inner, ast.Starred(value=value, ctx=ast.Load()), node, state)
 
@@ -400,7 +479,7 @@ class Flow:
 
     def _put(self, owner: str, items: dict[str, Values], state: State) -> None:
         for key, values in items.items():
-            state.cells[owner, key] = values
+            state.write(owner, key, values)
 
     def _dict(self, value: ast.expr, node: ast.stmt, state: State) -> dict[str, Values] | None:
         """The items of an expression that makes a dict of string keys; None for all else.
@@ -441,7 +520,7 @@ class Flow:
     def _either(
         self, test: ast.expr, body: ast.expr, orelse: ast.expr, node: ast.stmt, state: State
     ) -> dict[str, Values] | None:
-        text = ast.unparse(_inline(test, state.names))
+        text = self._text(test, state)
         found: dict[str, Values] = {}
         known = False
         for part, taken in ((body, True), (orelse, False)):
@@ -458,18 +537,20 @@ class Flow:
     def _unpack(self, elts: list[ast.expr], value: ast.expr, node: ast.stmt, state: State) -> None:
         match value:
             case ast.Tuple(elts=parts) | ast.List(elts=parts) if len(parts) == len(elts):
+                parts = self._read_first(elts, parts, node, state)
                 for target, part in zip(elts, parts, strict=True):
                     self._bind(target, part, node, state)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 on, off = state.copy(), state.copy()
-                text = ast.unparse(_inline(test, state.names))
+                text = self._text(test, state)
                 for side, part, taken in ((on, body, True), (off, orelse, False)):
                     outer = self._conditions
                     self._conditions = (*outer, Condition(text, taken))
                     self._unpack(elts, part, node, side)
                     self._conditions = outer
                 merged = _merge(on, off, Condition(text, True), Condition(text, False))
-                state.cells, state.names, state.dicts = merged.cells, merged.names, merged.dicts
+                state.cells, state.names = merged.cells, merged.names
+                state.dicts, state.kin = merged.dicts, merged.kin
             case _:
                 for target in elts:
                     inner = target.value if isinstance(target, ast.Starred) else target
@@ -477,11 +558,26 @@ class Flow:
                     if isinstance(inner, ast.Name):
                         state.names[inner.id] = None
 
+    def _read_first(
+        self, elts: list[ast.expr], parts: list[ast.expr], node: ast.stmt, state: State
+    ) -> list[ast.expr]:
+        """The right side, where it names what the left side binds: read before anything is bound."""
+        bound = {name.id for target in elts for name in ast.walk(target) if isinstance(name, ast.Name)}
+        early = []
+        for number, part in enumerate(parts):
+            if any(_mentions(part, name) for name in bound) and fold(part) is None:
+                name = f"{number}@before"
+                self._bind_name(name, part, node, state)
+                if state.cells.get((name, "")):
+                    part = ast.copy_location(ast.Name(id=name, ctx=ast.Load()), part)
+            early.append(part)
+        return early
+
     def _values(self, cell: Cell, value: ast.expr, node: ast.stmt, state: State) -> Values:
         """What an expression may evaluate to, as leaves; a literal of a cell of interest is one."""
         match value:
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                text = ast.unparse(_inline(test, state.names))
+                text = self._text(test, state)
                 arms: list[Arriving] = []
                 for part, taken in ((body, True), (orelse, False)):
                     condition = Condition(text, taken)
@@ -493,12 +589,22 @@ class Flow:
                 return held
         direct = self._held(value, state)
         if direct:
+            if cell[1]:
+                self._pass(cell, value, node, direct)
             return direct
         if fold(value) is None:
             carried = self._carried(value, state)
             if carried:
+                self._pass(cell, value, node, carried)
                 return carried
         return self._leaf(cell, value, node) if self.interesting(cell) else frozenset()
+
+    def _pass(self, cell: Cell, value: ast.expr, node: ast.stmt, values: Values) -> None:
+        # What an augmented assignment computes has no place of its own: its operand stands for it.
+        if isinstance(node, ast.AugAssign):
+            value = node.value
+        if self.interesting(cell) and id(value) not in self._by_node:
+            self._passing[id(value), cell] = Passing(cell, value, node, values)
 
     def _leaf(self, cell: Cell, value: ast.expr, node: ast.stmt) -> Values:
         leaf = self._by_node.get(id(value))
@@ -515,8 +621,8 @@ class Flow:
     def _carried(self, value: ast.expr, state: State) -> Values:
         """Leaves inside arithmetic: `BLOCK // 2` carries BLOCK's leaves through `_ // 2`."""
         carried: list[Arriving] = []
-        for part in ast.walk(value):
-            if isinstance(part, ast.expr) and (held := self._held(part, state)):
+        for part in _operands(value):
+            if held := self._held(part, state):
                 transform = ast.unparse(_substitute(value, part))
                 carried += [v.through(transform) for v in held]
         return _bounded(frozenset(carried))
@@ -542,7 +648,7 @@ class Flow:
                 # What stands there already wins; whether it does is not always known.
                 there = state.cells.get((owner, key), frozenset())
                 added = self._values((owner, key), call.args[1], node, state)
-                state.cells[owner, key] = there | added
+                state.write(owner, key, there | added)
 
     def _return(self, value: ast.expr, node: ast.stmt, state: State) -> None:
         items = self._dict(value, node, state)
@@ -579,10 +685,16 @@ class Flow:
                     self._read(name, state)
             case ast.Lambda():
                 self._inner.append(part)
+            case ast.NamedExpr(target=ast.Name(id=name), value=value):
+                # Whether it is evaluated at all is not looked into: what stood there may stay.
+                before = state.cells.get((name, ""), frozenset())
+                state.cells[name, ""] = before | self._values((name, ""), value, node, state)
+                state.names[name] = None
             case ast.Name(ctx=ast.Load()) if id(part) not in taken:
-                if isinstance(node, (ast.If, ast.While)):
-                    self._read(part, state)
+                self._read(part, state, "read" if isinstance(node, (ast.If, ast.While)) else "load")
                 self._all_keys("escape", part.id, part, state)
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), ctx=ast.Load()):
+                self._read(part, state, "load")
         for child in ast.iter_child_nodes(part):
             self._read_all(child, node, state, taken)
 
@@ -597,10 +709,10 @@ class Flow:
             if leaf.cell[0].partition("@")[0] in names:
                 self._use("escape", leaf.cell, leaf.node, frozenset({Arriving(leaf, Arrival())}))
 
-    def _read(self, part: ast.AST, state: State) -> None:
+    def _read(self, part: ast.AST, state: State, kind: str = "read") -> None:
         cell = _cell_of(part, state)
         if cell and cell in state.cells:
-            self._use("read", cell, part, state.cells[cell])
+            self._use(kind, cell, part, state.cells[cell])
 
     def _launch(self, call: ast.Call, keywords: list[ast.keyword], node: ast.stmt, state: State) -> None:
         for keyword in keywords:
@@ -629,6 +741,24 @@ class Flow:
         if values and not self._dead:
             passed = frozenset(_under(value, self._conditions) for value in values)
             self.uses.append(Use(kind, cell, node, passed))
+
+
+def read_only(module: Module, name: str, passing: Passing) -> Slot:
+    """A slot that shows an expression on the way and is never edited."""
+    node = passing.node
+    reason = "" if fold(node) is None else f"{ast.unparse(passing.statement)[:60]} computes with it"
+    slot = make_slot(module, name, node, segment_of(passing.statement, node), reason=reason)
+    return slot._replace(value=None, passing=True)
+
+
+def _operands(value: ast.expr) -> Iterator[ast.expr]:
+    """The expressions inside one; but what an attribute is taken of is no operand."""
+    yield value
+    for child in ast.iter_child_nodes(value):
+        if isinstance(child, ast.keyword):
+            child = child.value
+        if isinstance(child, ast.expr) and not isinstance(value, ast.Attribute):
+            yield from _operands(child)
 
 
 def _made_dict(node: ast.stmt) -> ast.expr | None:
@@ -683,6 +813,61 @@ def _cell_of(value: ast.AST, state: State) -> Cell | None:
         case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
             return (attr, "")
     return None
+
+
+def _case_test(subject: ast.expr, case: ast.match_case) -> ast.expr | None:
+    """A case as a plain test: literals, alternatives of them, and what matches all. None for the rest."""
+    match case.pattern:
+        case ast.MatchAs(pattern=None):
+            plain: ast.expr = ast.Constant(True)
+        case ast.MatchValue(value=value):
+            plain = ast.Compare(subject, [ast.Eq()], [value])
+        case ast.MatchOr(patterns=patterns) if all(isinstance(p, ast.MatchValue) for p in patterns):
+            values = [p.value for p in patterns if isinstance(p, ast.MatchValue)]
+            plain = ast.Compare(subject, [ast.In()], [ast.Tuple(values, ast.Load())])
+        case _:
+            return None
+    if case.guard is None:
+        return plain
+    guard = case.guard
+    if isinstance(case.pattern, ast.MatchAs) and case.pattern.name:
+        guard = _inline(guard, {case.pattern.name: subject})
+        return guard
+    return guard if isinstance(plain, ast.Constant) else ast.BoolOp(ast.And(), [plain, guard])
+
+
+def _called(value: ast.expr, function: Callable[[str], FunctionNode | None]) -> ast.expr:
+    """The expression with calls of functions that only return an expression written out."""
+    if not any(_body_of(part, function) for part in ast.walk(value)):
+        return value
+
+    def visit(node: ast.AST) -> ast.AST:
+        return _body_of(node, function) or _rebuild(node, visit)
+
+    result = visit(value)
+    assert isinstance(result, ast.expr)
+    return result if _size(result) <= _MAX_INLINE else value
+
+
+def _body_of(node: ast.AST, function: Callable[[str], FunctionNode | None]) -> ast.expr | None:
+    """What a call evaluates to: the one expression that its function returns, over the arguments."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return None
+    called = function(node.func.id)
+    if called is None or not is_plain(called):
+        return None
+    body = [s for s in called.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    names = called.args
+    if len(body) != 1 or not isinstance(body[0], ast.Return) or body[0].value is None:
+        return None
+    if names.vararg or names.kwarg or names.kwonlyargs or names.posonlyargs:
+        return None
+    given: dict[str, ast.expr | None] = dict(zip((a.arg for a in names.args), node.args, strict=False))
+    given |= {k.arg: k.value for k in node.keywords if k.arg}
+    value = body[0].value
+    if {*given} != {a.arg for a in names.args} or len(node.args) > len(names.args) or not _pure(value):
+        return None
+    return _inline(value, given)
 
 
 def _as_load(target: ast.expr) -> ast.expr:
@@ -777,7 +962,7 @@ def _under_all(state: State, condition: Condition) -> State:
     cells = {
         cell: frozenset(value.under(condition) for value in values) for cell, values in state.cells.items()
     }
-    return State(cells, state.names, state.dicts)
+    return State(cells, state.names, state.dicts, state.kin)
 
 
 def _join(states: Iterable[State | None]) -> State | None:
@@ -793,7 +978,7 @@ def _join(states: Iterable[State | None]) -> State | None:
 
 def _merge(left: State, right: State, on: Condition | None = None, off: Condition | None = None) -> State:
     """Join of two branches; where they differ, each side's values carry the test they passed."""
-    merged = State({}, dict(left.names), dict(left.dicts))
+    merged = State({}, dict(left.names), dict(left.dicts), left.kin | right.kin)
     _forget_different(merged, right)
 
     def both(a: Values, b: Values) -> Values:
@@ -807,7 +992,10 @@ def _merge(left: State, right: State, on: Condition | None = None, off: Conditio
     for name in left.dicts.keys() | right.dicts.keys():
         if left.owner(name) != right.owner(name):
             # Another dict on each side: behind the branch the name stands for a third.
-            merged.dicts[name] = f"{name}@{hash((left.owner(name), right.owner(name)))}"
+            sides = {left.owner(name), right.owner(name)}
+            merged.dicts[name] = f"{name}@{hash(frozenset(sides))}"
+            kin = [merged.kin.get(side, frozenset()) for side in sides]
+            merged.kin[merged.dicts[name]] = frozenset(sides).union(*kin)
             mine, other = left.items(name), right.items(name)
             for key in mine.keys() | other.keys():
                 values = both(mine.get(key, frozenset()), other.get(key, frozenset()))

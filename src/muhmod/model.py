@@ -47,10 +47,14 @@ class Derived(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A test that a path passes through: its source text, local names inlined, and the branch taken."""
+    """A test that a path passes through: its source text, local names inlined, and the branch taken.
+
+    `checked`: the other branch is an error (a raise, an assert), so it narrows and chooses nothing.
+    """
 
     test: str
     taken: bool
+    checked: bool = False
 
 
 class Arrival(NamedTuple):
@@ -101,6 +105,13 @@ class Slot(NamedTuple):
     segment: tuple[int, int, Literal["statement", "expression", "block"]] = (0, 0, "statement")
     # Names of other slots that the same literal sets.
     also: tuple[str, ...] = ()
+    # What the source calls it, where that is not the slot's name.
+    bound: str = ""
+    # An expression that only passes on, or computes with, the values of other slots.
+    passing: bool = False
+    # 1-based, in characters; the end is the first that is not part of it. 0: not known.
+    column: int = 0
+    end_column: int = 0
 
 
 class Found(NamedTuple):
@@ -138,7 +149,10 @@ class GuardResult(NamedTuple):
 
 
 class SlotReport(NamedTuple):
-    """What becomes of one slot. `new` equals `old` where nothing changes; `note` says why."""
+    """What becomes of one slot. `new` equals `old` where nothing changes; `note` says why.
+
+    Columns are 1-based, in characters, the end exclusive; 0 where the slot is not in the file yet.
+    """
 
     name: str
     line: int
@@ -147,6 +161,9 @@ class SlotReport(NamedTuple):
     note: str = ""
     derived: Derived | None = None
     end_line: int = 0
+    bound: str = ""
+    column: int = 0
+    end_column: int = 0
 
 
 class Difference(NamedTuple):

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from muhmod import drift, fingerprint
-from muhmod.fingerprint import Place
+from muhmod.fingerprint import Place, governed
 from muhmod.lock import Entry, Lock
 from muhmod.model import Difference, Edit, Found, SiteReport, SlotReport, ThreeWay
 from muhmod.rulebook import Rule
@@ -96,7 +96,7 @@ def pairs(known: Lock, now: Mapping[str, list[Place]], bound: Mapping[str, Bound
 def _alone(entry: Entry, source: Source, found: Found) -> bool:
     """Whether the file is the pinned one but for the literals that muhmod had written."""
     written = [n for n, slot in enumerate(entry.slots) if slot.base != slot.ours]
-    slots = [slot for slot in found.slots if slot.name in {pinned.name for pinned in entry.slots}]
+    slots = governed(found, {pinned.name for pinned in entry.slots})
     if len(slots) != len(entry.slots) or len(written) != len(entry.splices):
         return False
     text = source.text.text
@@ -109,18 +109,25 @@ def _alone(entry: Entry, source: Source, found: Found) -> bool:
 
 
 class Standing(NamedTuple):
-    """The rules of which something that muhmod wrote still stands, or is as upstream has it again."""
+    """What of all that was written is still there.
 
+    `written`: how many sites were; `ours`: the rules of which something stands; `fresh`: the tree is one
+    of upstream's, not the one that was written: no file is as it was left, and less than half of the
+    sites hold what was written (upstream may have come to the same value).
+    """
+
+    written: int
     ours: frozenset[str]
-    back: frozenset[str]
+    fresh: bool
 
 
-def standing(found: Mapping[str, list[Pair]]) -> Standing:
-    """What of all that was written is still there."""
-    return Standing(
-        frozenset(rule for rule, rows in found.items() if any(drift.stands(p.entry, p.place) for p in rows)),
-        frozenset(rule for rule, rows in found.items() if any(drift.is_back(p.entry, p.place) for p in rows)),
-    )
+def standing(known: Lock, found: Mapping[str, list[Pair]]) -> Standing:
+    """The same, from all pinned sites."""
+    every = [pair for rows in found.values() for pair in rows]
+    left = any(pair.entry.written and pair.place.digest == pair.entry.after for pair in every)
+    ours = frozenset(pair.entry.rule for pair in every if drift.stands(pair.entry, pair.place))
+    written = sum(entry.written for entry in known.entries)
+    return Standing(written, ours, not left and 2 * len(ours) < written)
 
 
 def hold(
@@ -135,7 +142,8 @@ def hold(
     for pair in own:
         differs, changed = drift.differences(pair.entry, pair.place)
         differs += _conditions(pair, row)
-        evidence = drift.Evidence(bool(stand.ours - {rule.name}), bool(stand.back), pair.alone)
+        alone = pair.alone and stand.written == 1
+        evidence = drift.Evidence(stand.fresh, bool(stand.ours - {rule.name}), alone)
         cause = cause or drift.cause(pair.entry, pair.place, differs, changed, evidence)
         found += differs
         literals += changed
@@ -144,14 +152,24 @@ def hold(
         differences=tuple(found), literals=tuple(literals), cause=cause, pinned=f"{entry.file}:{entry.line}"
     )
     serious = [one for one in found if one.kind != "moved"]
+    ours = any(drift.stands(pair.entry, pair.place) for pair in own)
+    if _is_equal(row, serious) or (ours and stand.fresh and not serious and row.state == "already"):
+        reason = "upstream has the derived value itself now"
+        return row._replace(state="satisfied-upstream", reason=reason, cause=None), []
     if serious:
         return _drifted(row, serious), []
-    if row.state == "satisfied-upstream" and any(drift.stands(pair.entry, pair.place) for pair in own):
+    if row.state == "satisfied-upstream" and ours:
         row = row._replace(state="already", reason="")
     row, edits = _without_kept(row, edits, own)
     if _rules_changed(rule, row, own):
         row = row._replace(cause="rules changed")
     return row, edits
+
+
+def _is_equal(row: SiteReport, serious: list[Difference]) -> bool:
+    """Whether upstream changed nothing but the literals, and to what the rule derives."""
+    changed = row.cause == "upstream moved" and {one.kind for one in serious} == {"literal"}
+    return changed and row.state == "already"
 
 
 def _without_kept(row: SiteReport, edits: Changes, own: list[Pair]) -> tuple[SiteReport, Changes]:

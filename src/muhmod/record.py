@@ -9,7 +9,7 @@ from pathlib import Path
 from muhmod import catalog, drift, lock, pins, report, tree
 from muhmod.engine import Change, Options, Plan, Purpose, plan
 from muhmod.errors import MuhmodError, RefusedError, UsageError
-from muhmod.fingerprint import Place
+from muhmod.fingerprint import Place, governed
 from muhmod.lock import Entry, Pinned
 from muhmod.model import SiteReport
 from muhmod.rulebook import Pack
@@ -159,17 +159,21 @@ def _carried(
     made: Plan, known: lock.Lock | None, changes: dict[str, Change]
 ) -> tuple[list[Entry], set[tuple[str, int]]]:
     """The lock's entries with their splices where they will be, and the splices that went into them."""
-    at = {place.rule: place.file for place in made.places}
+    states = {row.rule: row.state for row in made.sites}
     out: list[Entry] = []
     chained: set[tuple[str, int]] = set()
     for entry in known.entries if known else ():
-        file = (
-            entry.file
-            if any(p.file == entry.file for p in made.places if p.rule == entry.rule)
-            else at.get(entry.rule, entry.file)
-        )
+        own_places = [p for p in made.places if p.rule == entry.rule]
+        here = [
+            p for p in own_places if len(own_places) == 1 or (p.file, p.scope) == (entry.file, entry.scope)
+        ]
+        file = here[0].file if here else entry.file
         change = changes.get(file)
-        entry = _current(entry._replace(file=file), change.before if change else tree.read(made.tree, file))
+        if here:
+            entry = _settled(entry, here[0], upstreams=states.get(entry.rule) == "satisfied-upstream")
+        if entry.written:
+            data = change.before if change else tree.read(made.tree, file)
+            entry = _current(entry._replace(file=file), data)
         if change is None:
             out.append(entry)
             continue
@@ -185,14 +189,28 @@ def _carried(
     return out, chained
 
 
+def _settled(entry: Entry, place: Place, *, upstreams: bool) -> Entry:
+    """The entry without what is as upstream has it: again, or (`upstreams`) by itself."""
+    texts = drift.standing_texts(entry, place)
+    if texts is None or not entry.written:
+        return entry
+    written = iter(entry.splices)
+    slots, splices = [], []
+    for slot, text in zip(entry.slots, texts, strict=True):
+        splice = next(written, None) if slot.base != slot.ours else None
+        if splice is not None and (upstreams or text != slot.ours):
+            slot = slot._replace(base=text, ours=text)
+        elif splice is not None:
+            splices.append(splice)
+        slots.append(slot)
+    return entry._replace(slots=tuple(slots), splices=tuple(splices))
+
+
 def _current(entry: Entry, data: bytes) -> Entry:
     """An earlier entry on the file as it is now; as it was, where its places are not found again."""
     now = pins.digest_of(data)
-    if entry.after == now or not entry.written:
+    if entry.after == now:
         return entry
-    if entry.before == now:
-        # What was written is gone, and the file is as it was before.
-        return entry._replace(splices=(), slots=tuple(s._replace(ours=s.base) for s in entry.slots))
     try:
         places = anchors(Module(tree.decode(data, entry.file).text), entry)
     except MuhmodError:
@@ -249,7 +267,7 @@ def _by_structure(module: Module, entry: Entry) -> list[int | None]:
     """The slots of the pinned names and order, where each splice's own still holds what was written."""
     places = [found for found in catalog.site(entry.site).find(module) if found.scope == entry.scope]
     names = [slot.name for slot in entry.slots]
-    if len(places) != 1 or [slot.name for slot in places[0].slots if slot.name in names] != names:
+    if len(places) != 1 or [slot.name for slot in governed(places[0], names)] != names:
         return []
     slots = {f"{slot.name}#{number}": slot for number, slot in enumerate(places[0].slots)}
     own = [slots.get(splice.slot) for splice in entry.splices]

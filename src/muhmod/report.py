@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from muhmod import unchanged
 from muhmod.coverage import Advice
@@ -213,7 +213,12 @@ def _site(row: SiteReport) -> dict[str, Any]:
 
 
 def _slot(slot: SlotReport) -> dict[str, Any]:
-    out: dict[str, Any] = {"name": slot.name, "line": slot.line, "old": slot.old, "new": slot.new}
+    out: dict[str, Any] = {"name": slot.name, "line": slot.line}
+    if slot.column:
+        out |= {"column": slot.column, "end_line": slot.end_line, "end_column": slot.end_column}
+    out |= {"old": slot.old, "new": slot.new}
+    if slot.bound:
+        out["bound"] = slot.bound
     if slot.note:
         out["note"] = slot.note
     if slot.derived is not None:
@@ -270,7 +275,7 @@ def _value(text: str, entry: Any) -> str:
 
 
 def _flags(slot: Any) -> dict[str, Any]:
-    out: dict[str, Any] = {}
+    out: dict[str, Any] = {"bound": slot.bound} if slot.bound else {}
     if not slot.live:
         out["note"] = "overwritten on every path"
     elif slot.reason:
@@ -288,11 +293,12 @@ def plain(rows: Iterable[SiteReport]) -> list[str]:
         place = f"{row.file}:{row.line}" if row.file else ""
         reason = row.reason if not any(one.kind != "moved" for one in row.differences) else ""
         lines.append(unchanged.line(row.state, row.rule or row.site, place, reason))
-        lines += [f"    {text}" for text in _details(row)]
+        lines += [f"    {text}" for text in [*drift(row), *(changes(row) if row.state == "pending" else ())]]
     return lines
 
 
-def _details(row: SiteReport) -> list[str]:
+def drift(row: SiteReport) -> list[str]:
+    """What is not as it was pinned, a line each: who moved it, what differs where, the nearest candidates."""
     moved = [one for one in row.differences if one.kind == "moved"]
     others = [one for one in row.differences if one.kind != "moved"]
     lines = [f"{one.text}, otherwise unchanged" for one in moved if not others]
@@ -309,10 +315,11 @@ def _details(row: SiteReport) -> list[str]:
         if not one.base.startswith("[")
     ]
     lines += [f"candidate: {text}" for text in row.candidates]
-    return lines + (_pending(row) if row.state == "pending" else [])
+    return lines
 
 
-def _pending(row: SiteReport) -> list[str]:
+def changes(row: SiteReport) -> list[str]:
+    """`NAME old -> new` for each slot that changes; a list of configurations by its length."""
     changed = [slot for slot in row.slots if slot.old != slot.new]
     if any(slot.name.startswith("configs") for slot in changed):
         before, after = (sum(bool(getattr(s, key)) for s in row.slots) for key in ("old", "new"))
@@ -322,36 +329,69 @@ def _pending(row: SiteReport) -> list[str]:
 
 def advised(advice: Sequence[Advice], *, full: bool) -> list[str]:
     """The siblings that a rule misses; what no rule owns is listed in full, or counted."""
-    siblings = [one for one in advice if one.kind == "sibling"]
-    others = [one for one in advice if one.kind != "sibling"]
-    lines = [f"advice: {one.show()}" for one in (advice if full else siblings)]
-    if others and not full:
-        files = len({one.file for one in others})
-        lines.append(f"advice: {len(others)} tuning literals in {files} files have no rule; -v lists them")
-    return lines
+    told, count = notable(advice, full=full)
+    return [f"advice: {text}" for text in (*(one.show() for one in told), *filter(None, [count]))]
 
 
-# GitHub annotations ---------------------------------------------------------------------------
+def notable(advice: Sequence[Advice], *, full: bool) -> tuple[list[Advice], str]:
+    """The advice to list, and a sentence that counts the rest."""
+    told = [one for one in advice if full or one.kind == "sibling"]
+    rest = [one for one in advice if one not in told]
+    files = len({one.file for one in rest})
+    count = f"{len(rest)} tuning literals in {files} files have no rule; -v lists them"
+    return told, count if rest else ""
 
-_LEVELS = {"pending": "warning", "applied": "notice", "held": "notice"}
+
+# What a reviewer sees ---------------------------------------------------------------------------
+
+Level = Literal["error", "warning", "notice"]
 
 
-def github(of: Tree, rows: Iterable[SiteReport], *, everything: bool = False) -> list[str]:
-    """One workflow command for each row that a reviewer should see, paths from the repository's root."""
+def level(row: SiteReport) -> Level | None:
+    """How loudly a row speaks where only what needs a look is shown; None for one that is as it should be."""
+    if row.code:
+        return "error"
+    if row.state == "pending" or row.cause == "rules changed":
+        return "warning"
+    return "notice" if row.state in ("applied", "held") else None
+
+
+def words(row: SiteReport) -> list[str]:
+    """A row in lines: its state and why, what would change, and what is not as it was pinned."""
+    said = ": ".join(filter(None, (row.state, row.reason, "; ".join(changes(row)))))
+    return [said, *drift(row)]
+
+
+def github(
+    of: Tree,
+    rows: Iterable[SiteReport],
+    *,
+    everything: bool = False,
+    advice: Sequence[Advice] = (),
+    strict: bool = False,
+) -> list[str]:
+    """One workflow command for each row that a reviewer should see, paths from the repository's root.
+
+    `everything`: for the other rows too; `strict`: advice is a warning.
+    """
     lines = []
     for row in rows:
-        level = "error" if row.code else _LEVELS.get(row.state)
-        if level is None:
-            if not everything:
-                continue
-            level = "notice"
-        place = f"file={_property(of.shown(row.file))},line={max(row.line, 1)}," if row.file else ""
-        changes = "; ".join(
-            f"{s.name}: {s.old or 'nothing'} -> {s.new or 'removed'}" for s in row.slots if s.old != s.new
-        )
-        text = ": ".join(filter(None, (row.state, row.reason, changes)))
-        lines.append(f"::{level} {place}title={_property('muhmod ' + row.site)}::{_data(text)}")
-    return lines
+        loud = level(row) or ("notice" if everything else None)
+        if loud is not None:
+            place = (row.file, row.line) if row.file else None
+            lines.append(_annotation(of, loud, place, row.rule or row.site, "\n".join(words(row))))
+    loud = "warning" if strict else "notice"
+    return lines + [_annotation(of, loud, (one.file, one.line), one.kind, one.said()) for one in advice]
+
+
+def alarm(text: str) -> str:
+    """The workflow command for an error that has no place."""
+    return f"::error title=muhmod::{_data(text)}"
+
+
+def _annotation(of: Tree, loud: Level, place: tuple[str, int] | None, title: str, text: str) -> str:
+    where = f"file={_property(of.shown(place[0]))},line={max(place[1], 1)}," if place else ""
+    return f"::{loud} {where}title={_property('muhmod ' + title)}::{_data(text)}"
 
 
 def _data(text: str) -> str:

@@ -201,34 +201,70 @@ def _entries(node: cst.BaseExpression, edit: Edit) -> cst.BaseExpression:
     """The list with entries dropped and added. Comments between entries all stay."""
     if not isinstance(node, cst.List):
         raise RefusedError("LibCST and ast disagree about the list")
-    keep, added = cast("tuple[tuple[bool, ...], tuple[Entry, ...]]", edit.payload)
+    kept_, added, is_part = cast("tuple[tuple[bool, ...], tuple[Entry, ...], bool]", edit.payload)
     elements = list(node.elements)
+    flags = iter(kept_)
+    # A starred part is a list of its own: it stays.
+    keep = tuple(isinstance(element, cst.StarredElement) or next(flags) for element in elements)
     leads = [node.lbracket.whitespace_after, *(_gap(e) for e in elements[:-1])]
     plain = _plain_gap(leads)
     closing = node.rbracket.whitespace_before
     trailing_comma = bool(elements) and isinstance(elements[-1].comma, cst.Comma)
-    last_gap = _gap(elements[-1]) if trailing_comma else None
 
-    rows: list[tuple[cst.BaseParenthesizableWhitespace, cst.BaseExpression]] = []
+    rows: list[tuple[cst.BaseParenthesizableWhitespace, cst.BaseElement]] = []
     carried: list[cst.BaseParenthesizableWhitespace] = []
     template = _template(elements, keep).visit(_Uncommented()) if added else None
     for element, lead, kept in zip(elements, leads, keep, strict=True):
         carried.append(lead)
         if kept:
-            rows.append((_joined(carried), element.value))
+            rows.append((_joined(carried), element))
             carried = []
-    end = last_gap if last_gap is not None else closing
+    end = closing
     if added:
         # What stands behind the last entry of old stays behind it, before the new ones.
-        behind = _joined([*carried, end])
+        behind = _joined([*carried, _indented(closing, plain)])
         first = _set_off(behind, plain) if rows else behind
-        rows += [(plain, _clone(cst.ensure_type(template, cst.Call), entry)) for entry in added]
+        rows += [(plain, cst.Element(_clone(cst.ensure_type(template, cst.Call), entry))) for entry in added]
         rows[-len(added)] = (first, rows[-len(added)][1])
-        end = _without_comments(end)
+        end = _without_comments(closing)
         carried = []
     if not rows:
-        raise RefusedError("no entry would be left in the list")
-    return _rebuilt(node, rows, _joined([*carried, end]) if carried else end, trailing_comma)
+        if not is_part or any(_comment_lines(gap) for gap in [*carried, end]):
+            raise RefusedError("no entry would be left in the list")
+        none = cst.SimpleWhitespace("")
+        return node.with_changes(
+            elements=[], lbracket=node.lbracket.with_changes(whitespace_after=none),
+            rbracket=node.rbracket.with_changes(whitespace_before=none),
+        )  # fmt: skip
+    return _rebuilt(node, rows, _before_bracket(carried, end, plain), trailing_comma)
+
+
+def _indented(
+    closing: cst.BaseParenthesizableWhitespace, plain: cst.BaseParenthesizableWhitespace
+) -> cst.BaseParenthesizableWhitespace:
+    """The gap before the bracket, as one whose comments stand where entries do."""
+    if isinstance(closing, cst.ParenthesizedWhitespace) and isinstance(plain, cst.ParenthesizedWhitespace):
+        return closing.with_changes(indent=plain.indent, last_line=plain.last_line)
+    return closing
+
+
+def _before_bracket(
+    carried: list[cst.BaseParenthesizableWhitespace],
+    closing: cst.BaseParenthesizableWhitespace,
+    plain: cst.BaseParenthesizableWhitespace,
+) -> cst.BaseParenthesizableWhitespace:
+    """What stands before the closing bracket once the last entries are gone: their comments, and its own."""
+    comments = [line for gap in [*carried[1:], _indented(closing, plain)] for line in _comment_lines(gap)]
+    if not carried:
+        return closing
+    first = carried[0]
+    if not isinstance(closing, cst.ParenthesizedWhitespace):
+        return _joined(carried) if comments or _comment_lines(first) else closing
+    if not isinstance(first, cst.ParenthesizedWhitespace):
+        bare = cst.TrailingWhitespace(newline=closing.first_line.newline)
+        return closing.with_changes(first_line=bare, empty_lines=comments)
+    own = [line for line in first.empty_lines if line.comment is not None]
+    return closing.with_changes(first_line=first.first_line, empty_lines=[*own, *comments])
 
 
 def _set_off(
@@ -252,21 +288,19 @@ def _without_comments(gap: cst.BaseParenthesizableWhitespace) -> cst.BaseParenth
 
 def _rebuilt(
     node: cst.List,
-    rows: list[tuple[cst.BaseParenthesizableWhitespace, cst.BaseExpression]],
+    rows: list[tuple[cst.BaseParenthesizableWhitespace, cst.BaseElement]],
     end_gap: cst.BaseParenthesizableWhitespace,
     trailing_comma: bool,
 ) -> cst.List:
     elements = []
-    for index, (_, value) in enumerate(rows):
+    for index, (_, element) in enumerate(rows):
         last = index + 1 == len(rows)
         after = end_gap if last else rows[index + 1][0]
         comma: cst.Comma | cst.MaybeSentinel = cst.Comma(whitespace_after=after)
-        if last and not trailing_comma:
-            comma = cst.MaybeSentinel.DEFAULT
-        elements.append(cst.Element(value, comma=comma))
-    rbracket = node.rbracket
-    if not trailing_comma:
-        rbracket = rbracket.with_changes(whitespace_before=end_gap)
+        if last:
+            comma = cst.Comma() if trailing_comma else cst.MaybeSentinel.DEFAULT
+        elements.append(element.with_changes(comma=comma))
+    rbracket = node.rbracket.with_changes(whitespace_before=end_gap)
     lbracket = node.lbracket.with_changes(whitespace_after=rows[0][0])
     return node.with_changes(elements=elements, lbracket=lbracket, rbracket=rbracket)
 
@@ -316,12 +350,13 @@ def _comment_lines(gap: cst.BaseParenthesizableWhitespace) -> list[cst.EmptyLine
 
 def _template(elements: list[cst.BaseElement], keep: tuple[bool, ...]) -> cst.BaseExpression:
     """The entry whose spelling new ones follow: a kept one where there is one."""
-    for element, kept in zip(elements, keep, strict=True):
+    own = [pair for pair in zip(elements, keep, strict=True) if isinstance(pair[0], cst.Element)]
+    for element, kept in own:
         if kept:
             return element.value
-    if not elements:
+    if not own:
         raise RefusedError("the list is empty: there is no entry whose spelling could be followed")
-    return elements[0].value
+    return own[0][0].value
 
 
 def _clone(template: cst.BaseExpression, entry: Entry) -> cst.BaseExpression:

@@ -76,7 +76,7 @@ _QUANTITY = r"\s*([+-]?[\d_]+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(.*?)\s*"
 _CONFIG: dict[str, Any] = {
     "rules": str, "hardware": str, "model": str, "output-format": str, "lock": str, "color": str,
     "tree": (str, list), "select": (str, list), "ignore": (str, list), "set": (str, list),
-    "allow-dirty": bool, "jobs": int,
+    "allow-dirty": bool, "allow-staged": bool, "jobs": int,
 }  # fmt: skip
 _STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
 _PACK_KEYS = {"schema", "title", "extends", "hardware", "model", "packages", "modules", "choose", "sites"}
@@ -279,6 +279,11 @@ def _portable(path: Path) -> str:
     folder = Path(_rules_folder())
     inside = path.is_relative_to(folder)
     return f"muhmod.rules/{path.relative_to(folder).as_posix()}" if inside else str(path)
+
+
+def line_of(pack: Pack, rule: str) -> int:
+    """The line of a rule in its pack's file; 1 where the pack has it no more."""
+    return max(1, _line_of(pack.text, ("sites", rule)))
 
 
 def load_facts(name: str, kind: str) -> dict[str, tuple[Candidate, ...]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 from muhmod import catalog, tree
 from muhmod.errors import FileError
 from muhmod.model import Found
 from muhmod.rulebook import Rule
-from muhmod.site import MODULE_SCOPE, Module
+from muhmod.site import MODULE_SCOPE, Module, Resolve
 from muhmod.tree import Text, Tree
 
 SUPPRESSION = b"muhmod: skip["
@@ -58,6 +60,20 @@ class Reading:
                 raise
         return self.sources[file]
 
+    def from_file(self, file: str) -> Resolve:
+        """How one file sees other modules: by dotted name, and relative level."""
+
+        def resolve(name: str, level: int) -> tuple[str, Module] | None:
+            if level:
+                folders = [self.tree.name, *file.split("/")[:-1]]
+                name = ".".join([*folders[: len(folders) - level + 1], *filter(None, [name])])
+            try:
+                return self.resolve(name)
+            except FileError:
+                return None
+
+        return resolve
+
     def resolve(self, name: str) -> tuple[str, Module] | None:
         """The module of a dotted name inside the tree."""
         top, _, rest = name.partition(".")
@@ -68,6 +84,12 @@ class Reading:
             if file in self.files:
                 return file, self.source(file).module
         return None
+
+
+def neighbours(of: Tree) -> Callable[[str], Resolve]:
+    """`Reading.from_file` for a tree of which other files are read only where a site asks for them."""
+    once = cache(lambda: Reading(of, ()))
+    return lambda file: lambda name, level: once().from_file(file)(name, level)
 
 
 def parse(of: Tree, file: str, data: bytes | None) -> Source:
@@ -147,7 +169,7 @@ def look(file: str, data: bytes | None, rule: Rule, reading: Reading, into: Sear
         into.faults.append(error)
         return
     try:
-        every = catalog.site(rule.site).find(source.module)
+        every = catalog.site(rule.site).find(source.module, reading.from_file(file))
     except RecursionError:
         into.faults.append(too_deep(file))
         return
@@ -164,7 +186,7 @@ def too_deep(file: str) -> FileError:
 
 def binds(rule: Rule, found: Found, module: Module) -> bool:
     """Whether the rule means this place: its scope, one of its slots, its neighbour."""
-    names = {slot.name for slot in found.slots}
+    names = {name for slot in found.slots for name in (slot.name, *slot.also)}
     return (
         found.scope == rule.scope
         and (not rule.slots or bool(names & set(rule.slots)) or bool(found.problem))

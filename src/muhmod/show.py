@@ -57,9 +57,9 @@ def _values(row: SiteReport) -> list[str]:
     if any(slot.name.startswith("configs") for slot in row.slots):
         lines += _list_values(row)
     elif row.state != "skipped":
-        lines += [f"{s.name} {s.old} -> {s.new or 'removed'}{_why(s)}" for s in changed]
+        lines += [f"{_name(s)} {s.old} -> {s.new or 'removed'}{_why(s)}" for s in changed]
         same = [s for s in row.slots if s.old == s.new and s.derived is not None]
-        lines += [f"{s.name} {s.old}{_why(s)}" for s in same]
+        lines += [f"{_name(s)} {s.old}{_why(s)}" for s in same]
         over = [s for s in row.slots if s.note.startswith("overwritten")]
         if over:
             names = ", ".join(f"{s.name} {s.old}" for s in over)
@@ -119,7 +119,7 @@ def _slot_steps(out: Console, slot: SlotReport, before: tuple[str, ...]) -> tupl
     note = f"  {slot.note}" if slot.note else ""
     kind = f"  ({slot.derived.kind})" if slot.derived else ""
     at = f" (line {slot.line})" if slot.line else ""
-    _line(out, f"  {slot.name}{at}: {change}{kind}{note}")
+    _line(out, f"  {_name(slot)}{at}: {change}{kind}{note}")
     steps = slot.derived.steps if slot.derived else ()
     fresh = steps[len(before) :] if before and steps[: len(before)] == before else steps
     offset = len(steps) - len(fresh)
@@ -227,12 +227,18 @@ def found(out: Console, rows: Sequence[Found], *, verbose: bool = False) -> None
 
 def _shown_slot(row: Found, slot: Slot, verbose: bool) -> list[str]:
     if slot.name == "configs":
-        return [] if slot.reason else [f"{len(row.slots) - 1} configs"]
+        inside = [s for s in row.slots if s.entry is not None and slot.start < s.start < slot.end]
+        return [] if slot.reason else [f"{len(inside)} configs"]
     if slot.name.startswith("configs["):
         text = slot.entry.show() if slot.entry else ""
         return [f"{slot.name} {text or slot.reason}"] if verbose else []
     text = " ".join(slot.text.split())
-    return [f"{slot.name} {text[:60]}{'  (overwritten)' if not slot.live else ''}"]
+    return [f"{_name(slot)} {text[:60]}{'  (overwritten)' if not slot.live else ''}"]
+
+
+def _name(slot: Slot | SlotReport) -> str:
+    """The slot's name, with the source's own for it where that is another."""
+    return f"{slot.name} ({slot.bound})" if slot.bound else slot.name
 
 
 def claims(out: Console, title: str, facts: Iterable[tuple[str, str, Sequence[Candidate]]]) -> None:

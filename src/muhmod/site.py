@@ -38,6 +38,9 @@ class Module:
         self.text = text
         self.tree = parsed
         self._scopes: list[Scope] | None = None
+        self._imports: dict[str, tuple[str, int, str]] | None = None
+        self._functions: dict[str, FunctionNode | None] | None = None
+        self._sole: dict[str, bool] = {}
         self._ascii = text.isascii()
         self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
 
@@ -80,6 +83,10 @@ class Module:
         from bisect import bisect_right
 
         return bisect_right(self._starts, offset)
+
+    def column_of(self, offset: int) -> int:
+        """The 1-based column of a char offset in its line."""
+        return offset - self._starts[self.line_of(offset) - 1] + 1
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """The node's (start, end) char offsets, without decorators."""
@@ -143,6 +150,49 @@ class Module:
                 return statement.lineno
         return 0
 
+    def imports(self) -> dict[str, tuple[str, int, str]]:
+        """What the module imports, by local name: (module, relative level, its name there).
+
+        `import a.b` has no name there; `from a import *` stands under `a.*`.
+        """
+        if self._imports is None:
+            self._imports = {}
+            for statement in statements(self.tree.body):
+                if isinstance(statement, ast.Import):
+                    for alias in statement.names:
+                        local = alias.asname or alias.name.split(".")[0]
+                        self._imports[local] = (alias.name if alias.asname else local, 0, "")
+                elif isinstance(statement, ast.ImportFrom):
+                    for alias in statement.names:
+                        base = statement.module or ""
+                        local = f"{base}.*" if alias.name == "*" else alias.asname or alias.name
+                        self._imports[local] = (base, statement.level, alias.name)
+        return self._imports
+
+    def function(self, name: str) -> FunctionNode | None:
+        """The module's top-level function of that name; None where the name may mean anything else."""
+        if self._functions is None:
+            self._functions = {}
+            for statement in statements(self.tree.body):
+                if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    known = statement.name in self._functions
+                    self._functions[statement.name] = None if known else statement
+        found = self._functions.get(name)
+        if found is not None and name not in self._sole:
+            self._sole[name] = not any(_means_other(node, name, found) for node in ast.walk(self.tree))
+        return found if found is not None and self._sole[name] else None
+
+    def globals_of(self, name: str) -> list[str]:
+        """The functions that bind a module-level name by a `global` statement."""
+        if "global " not in self.text:
+            return []
+        return [
+            scope.path
+            for scope in self.scopes()
+            if isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and any(isinstance(s, ast.Global) and name in s.names for s in statements(scope.node.body))
+        ]
+
     def suppressions(self) -> dict[int, tuple[tuple[str, ...], str]]:
         """`# muhmod: skip[site] reason` comments by line: the sites and the reason."""
         if "muhmod:" not in self.text:
@@ -159,6 +209,15 @@ class Module:
         return found
 
 
+# Gives the file and module of a dotted name (and its relative level) as one file would import it.
+Resolve: TypeAlias = "Callable[[str, int], tuple[str, Module] | None]"
+
+
+def nowhere(name: str, level: int) -> tuple[str, Module] | None:
+    """The Resolve of a file that stands alone."""
+    return None
+
+
 class Site:
     """Base of the codemods. A site finds its places in one module and says what each slot holds.
 
@@ -170,8 +229,8 @@ class Site:
     needle: ClassVar[bytes]
     pattern: ClassVar[re.Pattern[bytes]]
 
-    def find(self, module: Module) -> list[Found]:
-        """Every place of this site in the module, in source order."""
+    def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
+        """Every place of this site in the module, in source order. `resolve` finds other modules."""
         raise NotImplementedError
 
     def wanted(self, data: bytes) -> bool:
@@ -179,11 +238,13 @@ class Site:
         return self.needle in data and self.pattern.search(data) is not None
 
     def found(self, scope: Scope, form: str, slots: list[Slot], module: Module, **why: str) -> Found:
-        """A Found over its slots' lines; decorated definitions count from their slots."""
-        lines = [slot.line for slot in slots] or [scope.node.lineno if scope.node else 1]
-        ends = [slot.end_line for slot in slots] or lines
-        if slots and not any(slot.editable for slot in slots):
-            why.setdefault("problem", "" if why.get("satisfied") else slots[0].reason)
+        """A Found over its slots' statements; decorated definitions count from their slots."""
+        lines = [module.line_of(slot.segment[0]) for slot in slots] or [
+            scope.node.lineno if scope.node else 1
+        ]
+        ends = [module.line_of(slot.segment[1] - 1) for slot in slots] or lines
+        if slots and not any(slot.editable for slot in slots) and not why.get("satisfied"):
+            why["problem"] = why.get("problem") or slots[0].reason
         return Found(self.name, scope.path, min(lines), max(ends), form, tuple(slots), **why)
 
 
@@ -217,7 +278,21 @@ def make_slot(
         arrivals=arrivals,
         entry=entry,
         segment=(*module.span(segment), segment_kind(segment)),
+        column=module.column_of(start),
+        end_column=module.column_of(end),
     )
+
+
+def is_plain(function: FunctionNode) -> bool:
+    """Whether a call of the function gives what its body returns: no decorator but a cache's."""
+    names = [dotted(d.func if isinstance(d, ast.Call) else d) for d in function.decorator_list]
+    cached = all(name.rpartition(".")[2] in ("cache", "lru_cache") for name in names)
+    return cached and isinstance(function, ast.FunctionDef)
+
+
+def segment_of(statement: ast.stmt, node: ast.expr) -> ast.stmt | ast.expr:
+    """What LibCST is handed for an edit of the node: its statement, or the node where that has a block."""
+    return node if hasattr(statement, "body") else statement
 
 
 def segment_kind(node: ast.stmt | ast.expr) -> Literal["statement", "expression", "block"]:
@@ -323,6 +398,18 @@ def _definitions(block: list[ast.stmt], prefix: str) -> Iterator[Scope]:
         elif not isinstance(statement, _SIMPLE):
             for inner in bodies(statement):
                 yield from _definitions(inner, prefix)
+
+
+def _means_other(node: ast.AST, name: str, function: FunctionNode) -> bool:
+    """Whether the node binds a function's name to something else, anywhere in the module."""
+    match node:
+        case ast.Name(id=other, ctx=ast.Store() | ast.Del()) | ast.arg(arg=other):
+            return other == name
+        case ast.FunctionDef(name=other) | ast.AsyncFunctionDef(name=other) | ast.ClassDef(name=other):
+            return other == name and node is not function
+        case ast.alias():
+            return (node.asname or node.name) == name
+    return False
 
 
 def _imported_names(statement: ast.stmt) -> list[str]:

@@ -18,7 +18,9 @@ from muhmod.site import Module
 from muhmod.tree import Tree
 
 
-def apply(made: list[Plan], lock_path: Path | None, *, allow_dirty: bool = False) -> list[Plan]:
+def apply(
+    made: list[Plan], lock_path: Path | None, *, allow_dirty: bool = False, allow_staged: bool = False
+) -> list[Plan]:
     """Write the plans' files and locks, all or none, then read them back.
 
     The caller holds the trees (`journal.held`). Rows become `applied` only by what was read.
@@ -35,7 +37,8 @@ def apply(made: list[Plan], lock_path: Path | None, *, allow_dirty: bool = False
     writes: list[journal.Write] = []
     for plan, path in zip(changing, locks, strict=True):
         if not allow_dirty:
-            _refuse_dirty(plan.tree, {c.file: c.before for c in plan.changes}, plan.known)
+            files = {change.file: change.before for change in plan.changes}
+            _refuse_dirty(plan.tree, files, plan.known, allow_staged=allow_staged)
         writes += [_write_of_change(plan.tree, change) for change in plan.changes]
         writes.append(_write_of(path, record.locked(plan, record.tree_of(plan.tree, path), path).dump()))
     journal.write(changing[0].tree, writes)
@@ -69,8 +72,13 @@ def _read_back(made: Plan) -> Plan:
     return made._replace(sites=rows)
 
 
-def _refuse_dirty(of: Tree, files: Mapping[str, bytes], known: lock.Lock | None) -> None:
-    """Uncommitted changes in a file to be written, unless they are muhmod's own."""
+def _refuse_dirty(
+    of: Tree, files: Mapping[str, bytes], known: lock.Lock | None, *, allow_staged: bool
+) -> None:
+    """Uncommitted changes in a file to be written, unless they are muhmod's own.
+
+    `allow_staged`: those that git's index holds whole may be written over, `git restore` brings them back.
+    """
     if not (of.root / ".git").exists():
         return
     own = {entry.file for entry in known.entries if entry.written} if known else set()
@@ -96,6 +104,7 @@ def _refuse_dirty(of: Tree, files: Mapping[str, bytes], known: lock.Lock | None)
                 "--porcelain",
                 "-z",
                 "-uall",
+                "--no-renames",
                 "--",
                 *names,
             ],
@@ -109,11 +118,13 @@ def _refuse_dirty(of: Tree, files: Mapping[str, bytes], known: lock.Lock | None)
             "git cannot say whether the files to be written have uncommitted changes",
             "mend git, or give --allow-dirty",
         )
-    dirty = [os.fsdecode(row[3:]) for row in result.stdout.split(b"\0") if row]
-    if dirty:
+    # XY PATH: X is what the index holds beyond the commit, Y what the file holds beyond the index.
+    rows = [row for row in result.stdout.split(b"\0") if row]
+    staged = all(row[1:2] == b" " for row in rows)
+    if rows and not (allow_staged and staged):
         raise RefusedError(
-            f"uncommitted changes in {', '.join(sorted(dirty))}",
-            "commit or stash them, or give --allow-dirty",
+            f"uncommitted changes in {', '.join(sorted(os.fsdecode(row[3:]) for row in rows))}",
+            f"commit or stash them, or give --allow-{'staged' if staged else 'dirty'}",
         )
 
 
@@ -231,11 +242,12 @@ def _places(module: Module, entry: lock.Entry, exact: str) -> list[tuple[int, lo
     return [*zip(places, entry.splices, strict=True)]
 
 
-def revert(made: Reverting, *, allow_dirty: bool = False) -> Reverting:
+def revert(made: Reverting, *, allow_dirty: bool = False, allow_staged: bool = False) -> Reverting:
     """Write a revert, all or none. The caller holds the tree. Raises MuhmodError."""
     if not allow_dirty:
         known = lock.load(made.lock_path, record.tree_of(made.tree, made.lock_path))
-        _refuse_dirty(made.tree, {file: data for file, data, _ in made.files}, known)
+        files = {file: data for file, data, _ in made.files}
+        _refuse_dirty(made.tree, files, known, allow_staged=allow_staged)
     writes = [
         journal.Write(made.tree.package / file, journal.digest(data), back) for file, data, back in made.files
     ]

@@ -22,6 +22,7 @@ _COMMANDS = {
     "headers": ("rules", "headers_"),
     "pin": ("check", "pin"),
     "relock": ("check", "relock"),
+    "replay": ("replay", "replay"),
     "revert": ("revert", "revert"),
     "rules": ("rules", "rules"),
     "sites": ("look", "sites"),

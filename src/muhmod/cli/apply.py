@@ -11,24 +11,26 @@ import click
 from muhmod import __version__
 from muhmod.cli.shared import (
     DIRTY,
+    FORMATS,
     JOBS,
     LOCK,
     NARROW,
-    OUTPUT,
     RULES,
     Out,
     Settings,
     locate,
     locked,
+    output,
     say,
     writing,
 )
 from muhmod.errors import MuhmodError, UsageError
 
 if TYPE_CHECKING:
-    from muhmod.engine import Change, Options, Plan
+    from collections.abc import Iterator
+
+    from muhmod.engine import Options, Plan
     from muhmod.model import SiteReport
-    from muhmod.tree import Tree
 
 
 @click.command()
@@ -42,12 +44,12 @@ if TYPE_CHECKING:
 @LOCK
 @DIRTY
 @JOBS
-@OUTPUT
+@output(*FORMATS)
 def apply(trees: tuple[str, ...], **given: Any) -> int:
     """Derive, plan, verify, and write all edits or none."""
     from muhmod import engine
 
-    settings = Settings(given)
+    settings = Settings(given, FORMATS)
     Out(settings)
     pack = settings.pack()
     located = locate(settings.trees(trees), pack)
@@ -79,9 +81,8 @@ def apply(trees: tuple[str, ...], **given: Any) -> int:
 def _write(made: list[Plan], settings: Settings) -> tuple[list[Plan], str, int]:
     from muhmod import writer
 
-    allow = bool(settings.get("allow_dirty", "allow-dirty", False))
     try:
-        return writer.apply(made, settings.lock(), allow_dirty=allow), "", 0
+        return writer.apply(made, settings.lock(), **settings.allowed()), "", 0
     except MuhmodError as error:
         return made, str(error), error.code
 
@@ -159,12 +160,8 @@ def _report_apply(made: list[Plan], mode: str, code: int, refusal: str, settings
     quiet = settings.given["quiet"]
     if name == "json":
         _json_reports(out, made, code, reasons)
-    elif name == "github":
-        for plan in made:
-            from muhmod import report
-
-            for line in report.github(plan.tree, plan.sites):
-                out.text(line)
+    elif name != "text":
+        _exchange(out, name, made, code, refusal.replace("\n  next: ", "; "))
     elif mode == "diff":
         _patch(out, made, code)
     elif not quiet:
@@ -182,6 +179,28 @@ def _json_reports(out: Out, made: list[Plan], code: int, reasons: list[str]) -> 
     out.text(report.dump(reports[0] if len(reports) == 1 else reports))
 
 
+def _exchange(out: Out, name: str, made: list[Plan], code: int, refusal: str) -> None:
+    """For code scanning, for a job's log, and for a pull request."""
+    from muhmod import report
+
+    if name == "sarif":
+        from muhmod import sarif
+
+        out.text(report.dump(sarif.log(made, code, refusal=refusal)))
+    elif name == "github":
+        out.lines(line for plan in made for line in report.github(plan.tree, plan.sites))
+        out.lines([report.alarm(refusal)] if refusal else [])
+    else:
+        from muhmod import markdown
+
+        patches = [b"" if code >= 2 else b"".join(_diffs(plan)) for plan in made]
+        parts = [
+            markdown.Part(plan, patch=patch, refusal=refusal)
+            for plan, patch in zip(made, patches, strict=True)
+        ]
+        out.raw(markdown.comment("apply", parts).encode("utf-8", "replace"))
+
+
 def _patch(out: Out, made: list[Plan], code: int) -> None:
     """The preamble, then the patch; nothing at all where nothing changes."""
     if code >= 2 or not any(plan.changes for plan in made):
@@ -189,14 +208,15 @@ def _patch(out: Out, made: list[Plan], code: int) -> None:
     for plan in made:
         out.raw(_preamble(plan).encode("utf-8", "surrogateescape"))
     for plan in made:
-        for change in plan.changes:
-            out.raw(_diff(plan.tree, change))
+        for data in _diffs(plan):
+            out.raw(data)
 
 
-def _diff(tree: Tree, change: Change) -> bytes:
+def _diffs(plan: Plan) -> Iterator[bytes]:
     from muhmod import patch
 
-    return patch.diff(tree.shown(change.file), change.before, change.after)
+    for change in plan.changes:
+        yield patch.diff(plan.tree.shown(change.file), change.before, change.after)
 
 
 def _preamble(plan: Plan) -> str:
@@ -230,8 +250,7 @@ def _tables(out: Out, made: list[Plan], settings: Settings) -> None:
                 out.rich(partial(show.explain, row=row))
         if plan.code:
             continue
-        for change in plan.changes:
-            data = _diff(plan.tree, change)
+        for data in _diffs(plan):
             if out.color == "never" or not (sys.stdout.isatty() or out.color == "always"):
                 out.raw(data)
             else:

@@ -48,7 +48,7 @@ def check(trees: tuple[str, ...], **given: Any) -> int:
     out = Out(settings)
     words = settings.trees(trees)
     pack, located = _pack_and_trees(words, settings)
-    everything = given["strict"] or bool(given["verbose"]) or settings.format() in ("json", "sarif")
+    everything = given["strict"] or bool(given["verbose"]) or settings.format() == "json"
     wanted = given["strict"] or not given["quiet"]
     purpose = engine.Purpose(rewrite=False, pin=False, advice=wanted, everything=everything)
     with writing(located, "check"):
@@ -112,9 +112,10 @@ def _code(plan: Plan, *, strict: bool) -> int:
 def _report(made: list[Plan], code: int, out: Out, settings: Settings) -> None:
     from muhmod import report
 
-    name, quiet = settings.format(), settings.given["quiet"]
+    name, quiet, strict = settings.format(), settings.given["quiet"], settings.given["strict"]
+    full = strict or bool(settings.given["verbose"])
     reasons = [reason for plan in made for reason in plan.reasons]
-    reasons += ["changes pending"] if code == 1 else []
+    reasons += [_pending(made)] if code == 1 else []
     if name == "json":
         rows = [
             report.report("check", plan.pack.name, plan.tree.name, plan.sites, code, reasons)
@@ -122,26 +123,41 @@ def _report(made: list[Plan], code: int, out: Out, settings: Settings) -> None:
             for plan in made
         ]
         out.text(report.dump(rows[0] if len(rows) == 1 else rows))
-    elif name == "github":
-        for plan in made:
-            for line in report.github(plan.tree, plan.sites):
-                out.text(line)
-    elif name in ("sarif", "markdown"):
-        _exchange(name, made, out)
+    elif name != "text":
+        _exchange(out, name, made, code, full=full, strict=strict)
     elif not quiet:
         for plan in made:
-            for line in report.plain(plan.sites):
-                out.text(line)
-            for line in report.advised(plan.advice, full=bool(settings.given["verbose"]) or
-                                       settings.given["strict"]):  # fmt: skip
-                out.text(line)
+            out.lines(report.plain(plan.sites))
+            out.lines(report.advised(plan.advice, full=full))
     out.close()
     for plan in made:
         _talk(plan, code, quiet=quiet)
 
 
-def _exchange(name: str, made: list[Plan], out: Out) -> None:
-    raise UsageError(f"output-format {name} is not there yet")
+def _exchange(out: Out, name: str, made: list[Plan], code: int, *, full: bool, strict: bool) -> None:
+    """For code scanning, for a job's log, and for a pull request."""
+    from muhmod import report
+
+    advice = [report.notable(plan.advice, full=full) for plan in made]
+    if name == "sarif":
+        from muhmod import sarif
+
+        out.text(report.dump(sarif.log(made, code, [told for told, _ in advice], strict=strict)))
+    elif name == "github":
+        for plan, (told, _) in zip(made, advice, strict=True):
+            out.lines(report.github(plan.tree, plan.sites, advice=told, strict=strict))
+    else:
+        from muhmod import markdown
+
+        parts = [markdown.Part(plan, *told) for plan, told in zip(made, advice, strict=True)]
+        out.raw(markdown.comment("check", parts).encode("utf-8", "replace"))
+
+
+def _pending(made: list[Plan]) -> str:
+    """Why the exit code is 1."""
+    if any(_code(plan, strict=False) for plan in made):
+        return "changes pending"
+    return "tuning literals that no rule owns"
 
 
 def _talk(plan: Plan, code: int, *, quiet: bool) -> None:
@@ -157,6 +173,8 @@ def _talk(plan: Plan, code: int, *, quiet: bool) -> None:
         say(f"no lock beside {plan.tree.name}/: held against the rules alone; `muhmod pin` makes one")
     if not code:
         say(unchanged.closing(plan.tree.name, plan.pack.name))
+    elif code == 1 and not _code(plan, strict=False):
+        say("tuning literals that no rule owns, listed above, count under --strict")
     elif code == 1:
         say("changes pending: `muhmod apply` makes them, `muhmod relock` takes changed rules into the lock")
     elif any(row.state in ("drifted", "lost", "ambiguous") for row in plan.sites):

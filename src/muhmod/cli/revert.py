@@ -47,9 +47,8 @@ def revert(tree_path: str, **given: Any) -> int:
         made = writer.plan_revert(of, settings.lock(), narrow)
         code = made.code
         if mode == "write" and not code:
-            allow = bool(settings.get("allow_dirty", "allow-dirty", False))
             try:
-                made = writer.revert(made, allow_dirty=allow)
+                made = writer.revert(made, **settings.allowed())
             except MuhmodError as error:
                 code, refusal = error.code, str(error)
     if not code and mode != "write" and made.files:

@@ -71,8 +71,11 @@ def output(*formats: str) -> Callable[[Any], Any]:
 SOME_FORMATS = ("text", "json", "github")
 OUTPUT = output(*SOME_FORMATS)
 LOCK = _option("--lock", "lock_path", metavar="FILE", help="The lock, if not beside TREE.")
-DIRTY = _option("--allow-dirty", is_flag=True, default=None,
-                 help="Write files that have uncommitted changes.")  # fmt: skip
+DIRTY = _options(
+    _option("--allow-dirty", is_flag=True, default=None, help="Write files that have uncommitted changes."),
+    _option("--allow-staged", is_flag=True, default=None,
+            help="Write files whose changes are all staged: git keeps them."),
+)  # fmt: skip
 JOBS = _option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Worker processes.")
 
 
@@ -131,6 +134,13 @@ class Settings:
         if name not in FORMATS:
             raise UsageError(f"output-format {name!r} is unknown{nearest(name, FORMATS)}")
         return name if name in self.formats else "text"
+
+    def allowed(self) -> dict[str, bool]:
+        """Which uncommitted changes do not keep a file from being written."""
+        return {
+            name: bool(self.get(name, name.replace("_", "-"), False))
+            for name in ("allow_dirty", "allow_staged")
+        }
 
     @property
     def jobs(self) -> int:
@@ -191,6 +201,11 @@ class Out:
     def text(self, text: str) -> None:
         """A line of data."""
         self.raw(f"{text}\n".encode("utf-8", "surrogateescape"))
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Lines of data."""
+        for line in lines:
+            self.text(line)
 
     def raw(self, data: bytes) -> None:
         """Bytes of data."""

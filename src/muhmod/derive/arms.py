@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -61,12 +62,19 @@ def holds(test: str, work: Work) -> bool | None:
 
 def possible(arrival: Arrival, work: Work) -> bool:
     """Whether no test on the way is known to go the other way."""
-    return all(holds(c.test, work) in (None, c.taken) for c in arrival.conditions)
+    return not tests_against(arrival, work)
+
+
+def tests_against(arrival: Arrival, work: Work) -> list[str]:
+    """The tests on the way that are known to go the other way."""
+    return [
+        c.test for c in arrival.conditions if not c.checked and holds(c.test, work) not in (None, c.taken)
+    ]
 
 
 def certain(arrival: Arrival, work: Work) -> bool:
     """Whether every test on the way is known to go this way."""
-    return all(holds(c.test, work) is c.taken for c in arrival.conditions)
+    return all(c.checked or holds(c.test, work) is c.taken for c in arrival.conditions)
 
 
 def apply_transforms(value: int, arrival: Arrival, work: Work) -> int | None:
@@ -86,10 +94,27 @@ def computed(arrival: Arrival) -> str:
 
 def upper_bound(conditions: tuple[Condition, ...], work: Work, limit: float) -> float:
     """The most tokens (`M`, or `numel / topk`) with which a path is taken, at most `limit`."""
-    bound = limit
+    chosen = [(_parsed(c.test), c.taken) for c in conditions if not c.checked]
+    bound = _all_passed(chosen, work, limit)
     for condition in conditions:
-        test = _parsed(condition.test)
-        bound = min(bound, _bound(test, condition.taken, work, limit))
+        if condition.checked:
+            # It chooses nothing, so one that is not understood leaves the reach as it is.
+            with suppress(DerivationError):
+                bound = min(bound, _bound(_parsed(condition.test), condition.taken, work, limit))
+    return bound
+
+
+def _all_passed(tests: list[tuple[ast.expr, bool]], work: Work, limit: float) -> float:
+    """The bound of tests that are all passed. One that is not understood only lets fewer through."""
+    bound = limit
+    unknown: DerivationError | None = None
+    for test, taken in tests:
+        try:
+            bound = min(bound, _bound(test, taken, work, limit))
+        except DerivationError as error:
+            unknown = unknown or error
+    if unknown is not None and bound == limit:
+        raise unknown
     return bound
 
 
@@ -103,10 +128,10 @@ def _bound(test: ast.expr, taken: bool, work: Work, limit: float) -> float:
                 return 0
             narrows = isinstance(op, ast.And) is taken
             # A part that is known to fail cannot be the way through an `or`.
-            parts = [
-                _bound(v, taken, work, limit) for v in values if narrows or _truth(v, work) in (None, taken)
-            ]
-            return (min if narrows else max)(parts) if parts else limit
+            if narrows:
+                return _all_passed([(v, taken) for v in values], work, limit)
+            parts = [_bound(v, taken, work, limit) for v in values if _truth(v, work) in (None, taken)]
+            return max(parts, default=limit)
         case ast.Compare(left=left, ops=[ast.In()], comparators=[right]) if _tokens(left, work):
             return _largest(right, taken, work, limit)
         case ast.Compare(left=left, ops=ops, comparators=comparators):

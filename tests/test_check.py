@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -684,6 +685,22 @@ def test_tuning_literals_without_a_rule_are_advice(muhmod, enginex):
         "value": "32",
         "rule": "",
     } in (report["advice"])
+
+
+@pytest.mark.parametrize(
+    ("change", "warned"),
+    [
+        (("BLOCK = BLOCK // 2", "BLOCK = min(BLOCK, 4096 // Lk)"), True),
+        (("        Lk = k.shape[-1]\n", "        for Lk in (k.shape[-1],):\n            pass\n"), False),
+        (("BLOCK = BLOCK // 2", "BLOCK = (lambda: 4096 // Lk)"), False),
+    ],
+)
+def test_a_name_that_is_read_before_it_is_bound_is_warned_of(muhmod, enginex, change, warned):
+    """A later commit of the fork computes a tile from a name that is bound below."""
+    edit(enginex, PREFILL, *change)
+    ran = muhmod("explain", "--rules", "bi100", "prefill-tile", enginex)
+    said = re.search(r"reads Lk, which line \d+ binds: that way ends in an UnboundLocalError", ran.out)
+    assert bool(said) is warned
 
 
 # Nothing changed --------------------------------------------------------------------------------

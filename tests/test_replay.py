@@ -354,8 +354,8 @@ def test_vllm_from_0_5_2_to_0_12_0(muhmod):
     assert table["v1-override"] == [found, ["body"], found, found, ["body"], ["gone"]]
     assert table["shared-memory"] == [found] * 6
     assert table["autotune-configs"] == [*[found] * 5, ["gone"]]
-    # `if M <= E` got a second half in 0.6.0; num_warps lost its condition in 0.5.5, the arms have another test
-    # in 0.6.3, and the constants stand in the module in 0.7.0.
+    # `if M <= E` got a second half in 0.6.0; num_warps lost its condition in 0.5.5, the arms have another
+    # test in 0.6.3, and the constants stand in the module in 0.7.0.
     assert table["moe-config"][:5] == [found, found, ["guard", "body"], found, found]
     prefill = table["prefill-tile"]
     assert prefill[1] == ["shape", "body"]

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from muhmod import tree
 from muhmod.errors import FileError
+from muhmod.model import Found
 from muhmod.rulebook import Rule
 from muhmod.search import Reading, Search, Source
 from muhmod.site import Module, dotted, fold
@@ -48,10 +49,9 @@ def advice(
     """Siblings first, then what no rule owns, in the files that were read; or in all files of the tree."""
     sources = _all(reading) if everything else [reading.sources[f] for f in sorted(reading.sources)]
     owned: dict[str, list[tuple[int, int]]] = {}
-    for search in found.values():
-        for source, one in search.bound:
-            spans = [(slot.line, max(slot.line, slot.end_line)) for slot in one.slots]
-            owned.setdefault(source.file, []).extend(spans or [(one.line, one.end_line)])
+    for rule in rules:
+        for source, one in found[rule.name].bound:
+            owned.setdefault(source.file, []).extend(_owned(rule, one))
     out = [*_siblings(rules, found)]
     for source in sources:
         taken = {(a.file, a.line, a.name) for a in out}
@@ -62,6 +62,15 @@ def advice(
             if not any(a <= line <= b for a, b in inside) and (source.file, line, name) not in taken
         ]
     return tuple(sorted(out))
+
+
+def _owned(rule: Rule, one: Found) -> list[tuple[int, int]]:
+    """The lines of the literals that the rule sets or removes."""
+    return [
+        (slot.line, max(slot.line, slot.end_line))
+        for slot in one.slots
+        if rule.remove or {slot.name, *slot.also} & {*rule.slots} or slot.name.startswith("configs")
+    ]
 
 
 def _all(reading: Reading) -> Iterator[Source]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+
 from muhmod import derive, entries, guards
 from muhmod.candidates import lost
 from muhmod.derive.arms import possible, tests_against
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import DerivationError
+from muhmod.guards import UNPROVEN
 from muhmod.lock import Entry
 from muhmod.model import Derived, Edit, Found, GuardResult, SiteReport, Slot, SlotReport
 from muhmod.rulebook import Pack, Rule
 from muhmod.search import Reading, Search, Source
-from muhmod.site import Definition, Module, dotted
+from muhmod.site import Definition, Module, dotted, read_early
 
 
 def decide_rule(
@@ -92,10 +95,28 @@ def decide(
     if rule.remove:
         return _removal(row, found)
     try:
-        return _values(row, rule, found, pack)
+        row, edits = _values(row, rule, found, pack)
+        return _warned(row, source.module, found), edits
     except DerivationError as error:
         reason = f"derivation refused: {error.message}" + (f"; {error.hint}" if error.hint else "")
         return row._replace(state="unrewritable", reason=reason, code=5), []
+
+
+def _warned(row: SiteReport, module: Module, found: Found) -> SiteReport:
+    """The row, with a word where the function reads a name that nothing has bound by then."""
+    node = next((s.node for s in module.scopes() if s.path == found.scope), None)
+    early = read_early(node) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+    first = next((n for n, slot in enumerate(row.slots) if slot.derived is not None), None)
+    if early is None or first is None:
+        return row
+    name, line, bound = early
+    text = f"line {line} reads {name}, which line {bound} binds: that way ends in an UnboundLocalError"
+    slot = row.slots[first]
+    assert slot.derived is not None
+    derived = slot.derived._replace(warnings=(*slot.derived.warnings, text))
+    slots = [*row.slots]
+    slots[first] = slot._replace(derived=derived)
+    return row._replace(slots=tuple(slots))
 
 
 def _plain(slot: Slot, note: str = "no rule sets it") -> SlotReport:
@@ -114,7 +135,8 @@ def _plain(slot: Slot, note: str = "no rule sets it") -> SlotReport:
 def _held(row: SiteReport, rule: Rule, guard: GuardResult) -> SiteReport:
     allowed = rule.when_guard_false == "hold"
     slots = tuple(slot._replace(note="held by the guard") for slot in row.slots)
-    reason = f"a guard is false, {guard.guard}: {guard.evidence}"
+    unproven, evidence = guard.evidence.startswith(UNPROVEN), guard.evidence.removeprefix(UNPROVEN)
+    reason = f"a guard is {'not proven' if unproven else 'false'}, {guard.guard}: {evidence}"
     return row._replace(state="held", reason=reason, code=0 if allowed else 3, slots=slots)
 
 

@@ -37,6 +37,8 @@ def evaluate(
     return GuardResult(shown, holds, evidence)
 
 
+# How the evidence of a guard begins that can neither be shown to hold nor to fail.
+UNPROVEN = "not proven: "
 _SAYS = {"implemented": "is implemented", "exists": "exists"}
 
 

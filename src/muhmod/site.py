@@ -389,6 +389,55 @@ def own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
                 yield item.context_expr
 
 
+def read_early(node: FunctionNode) -> tuple[str, int, int] | None:
+    """The first local name that a function reads above all that binds it: name, line of both.
+
+    By the order of the lines; a loop around both, and reads in inner functions, are no evidence.
+    """
+    outside = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
+    reads: dict[str, tuple[int, int]] = {}
+    binds: dict[str, tuple[int, int]] = {}
+    loops: list[tuple[int, int]] = []
+    for part in _own_nodes(node):
+        match part:
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                outside |= {*names}
+            case ast.For() | ast.AsyncFor() | ast.While():
+                loops.append((part.lineno, part.end_lineno or part.lineno))
+            case ast.Name(id=name, ctx=context):
+                place = (part.lineno, part.col_offset)
+                into = reads if isinstance(context, ast.Load) else binds
+                into[name] = min(into.get(name, place), place)
+            case ast.alias():
+                name = (part.asname or part.name).split(".")[0]
+                binds[name] = min(binds.get(name, (part.lineno, 0)), (part.lineno, 0))
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                binds[name] = min(binds.get(name, (part.lineno, 0)), (part.lineno, 0))
+            case ast.ExceptHandler(name=str() as name) | ast.MatchAs(name=str() as name):
+                binds[name] = min(binds.get(name, (part.lineno, 0)), (part.lineno, 0))
+            case ast.MatchStar(name=str() as name) | ast.MatchMapping(rest=str() as name):
+                outside.add(name)
+    for name, (line, _) in sorted(reads.items(), key=lambda item: item[1]):
+        bound = binds.get(name, (0, 0))[0]
+        around = any(a <= line and bound <= b for a, b in loops)
+        if name not in outside and bound > line and not around:
+            return name, line, bound
+    return None
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function's body in any order, without the insides of what has a scope of its own."""
+    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp,
+             ast.DictComp, ast.GeneratorExp)  # fmt: skip
+    for statement in getattr(node, "body", ()):
+        pending: list[ast.AST] = [statement]
+        while pending:
+            part = pending.pop()
+            yield part
+            if not isinstance(part, inner):
+                pending += ast.iter_child_nodes(part)
+
+
 def _definitions(block: list[ast.stmt], prefix: str) -> Iterator[Scope]:
     for statement in block:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

@@ -115,6 +115,33 @@ def test_a_later_binding_of_the_function_is_refused(muhmod, enginex, tail, says)
     assert says in row["reason"]
 
 
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "    forward_decode = upstream_has(forward_decode)\n",
+        "    if torch:\n        forward_decode = None\n",
+        "    other, forward_decode = upstream_has(forward_decode)\n",
+        "    from vllm.other import forward_decode\n",
+        "\n\nPagedAttention.forward_decode = upstream_has\n",
+        "\n\nif torch:\n    del PagedAttention.forward_decode\n",
+        "\n\nPagedAttention = upstream_has(PagedAttention)\n",
+    ],
+)
+def test_a_later_binding_of_the_method_is_refused(muhmod, enginex, tail):
+    path = enginex / "attention/ops/paged_attn.py"
+    path.write_text(path.read_text() + tail)
+    row = report(muhmod, enginex)["v1-override"]
+    assert row["state"] == "ambiguous"
+    assert "PagedAttention.forward_decode is bound again" in row["reason"]
+
+
+@pytest.mark.parametrize("tail", ["\n\nPagedAttention.other = 1\n", "\n\nforward_decode = 1\n"])
+def test_a_binding_of_another_name_is_no_second_definition(muhmod, enginex, tail):
+    path = enginex / "attention/ops/paged_attn.py"
+    path.write_text(path.read_text() + tail)
+    assert report(muhmod, enginex)["v1-override"]["state"] == "held"
+
+
 def test_overloads_are_no_second_definition(muhmod, enginex):
     path = enginex / "model_executor/layers/fused_moe/fused_moe.py"
     path.write_text("@typing.overload\ndef get_default_config(M): ...\n\n\n" + path.read_text())

@@ -59,7 +59,7 @@ def _bound_twice(rule: Rule, search: Search) -> str:
         if len(paths) > max(1, len([f for _, f in search.bound if f.file == found.file])):
             lines = ", ".join(str(node.lineno) for node in paths)
             return f"{rule.scope} is defined {len(paths)} times in {found.file}: lines {lines}"
-        line = source.module.rebinds(rule.scope.partition(".")[0]) if paths else 0
+        line = source.module.rebinds(rule.scope) if paths else 0
         if line:
             return f"{rule.scope} is bound again in {found.file}:{line}"
     return ""

@@ -136,19 +136,9 @@ class Module:
         """Whether a class or function of that dotted path stands in this module."""
         return any(scope.path == name for scope in self.scopes())
 
-    def rebinds(self, name: str) -> int:
-        """The line of a statement after the definition of a top-level name that binds it anew; 0 for none."""
-        defined = 0
-        for statement in statements(self.tree.body):
-            if getattr(statement, "name", "") == name:
-                defined = statement.lineno
-            elif defined and isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Delete)):
-                targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
-                if any(isinstance(t, ast.Name) and t.id == name for t in targets):
-                    return statement.lineno
-            elif defined and name in _imported_names(statement):
-                return statement.lineno
-        return 0
+    def rebinds(self, path: str) -> int:
+        """The line of a statement that binds a defined path, or what it stands in, anew; 0 for none."""
+        return _rebinds(self.tree.body, path.split("."))
 
     def imports(self) -> dict[str, tuple[str, int, str]]:
         """What the module imports, by local name: (module, relative level, its name there).
@@ -459,6 +449,30 @@ def _means_other(node: ast.AST, name: str, function: FunctionNode) -> bool:
         case ast.alias():
             return (node.asname or node.name) == name
     return False
+
+
+def _rebinds(block: list[ast.stmt], parts: list[str]) -> int:
+    defined: ast.stmt | None = None
+    paths = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    for statement in statements(block):
+        if getattr(statement, "name", "") == parts[0]:
+            defined = statement
+        elif defined and isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Delete)):
+            if any(path in paths for path in _set_by(statement)):
+                return statement.lineno
+        elif defined and parts[0] in _imported_names(statement):
+            return statement.lineno
+    return _rebinds(getattr(defined, "body", []), parts[1:]) if defined and parts[1:] else 0
+
+
+def _set_by(statement: ast.Assign | ast.AnnAssign | ast.Delete) -> list[str]:
+    """The names and attributes that a statement binds or deletes, as dotted paths."""
+    targets = [statement.target] if isinstance(statement, ast.AnnAssign) else statement.targets
+    nodes = [node for target in targets for node in ast.walk(target)]
+    stores = [
+        n for n in nodes if isinstance(n, (ast.Name, ast.Attribute)) and not isinstance(n.ctx, ast.Load)
+    ]
+    return [dotted(node) for node in stores]
 
 
 def _imported_names(statement: ast.stmt) -> list[str]:

@@ -351,6 +351,58 @@ def test_upstream_came_to_the_same_value(muhmod, enginex, written):
     assert tree_bytes(enginex) == upstream, "what upstream has by itself is not taken back"
 
 
+def test_a_new_upstream_tree_under_the_applied_lock_is_written_again_and_reverted(muhmod, enginex):
+    """Each file has moved on elsewhere, so that no digest is known."""
+    muhmod(*APPLY, enginex)
+    fresh(enginex)
+    for file in (PREFILL, MOE, PAGED, OPS, FLASH):
+        path = enginex / file
+        path.write_text(f"# a new release\n{path.read_text()}\n\ndef upstream_counts():\n    return 1\n")
+    upstream = tree_bytes(enginex)
+    code, rows = check(muhmod, enginex)
+    assert code == 1
+    assert {row["state"] for row in rows.values()} == {"already", "held", "pending"}
+    ran = muhmod(*APPLY, enginex)
+    assert ran.code == 0, ran.err
+    assert tree_bytes(enginex) != upstream
+    assert check(muhmod, enginex)[0] == 0
+    assert muhmod("revert", enginex).code == 0
+    assert tree_bytes(enginex) == upstream
+
+
+def test_of_two_written_literals_one_is_upstreams_again_and_each_is_told_apart(muhmod, enginex):
+    pristine = (enginex / PREFILL).read_text()
+    muhmod(*APPLY, enginex)
+    edit(enginex, PREFILL, "NUM_WARPS = 4", "NUM_WARPS = 8")
+    edit(enginex, PREFILL, '"""', '"""A new head. ')
+    assert check(muhmod, enginex)[0] == 1
+    assert muhmod(*APPLY, enginex).code == 0
+    assert "NUM_WARPS = 4" in (enginex / PREFILL).read_text()
+    assert muhmod("revert", enginex).code == 0
+    assert (enginex / PREFILL).read_text() == pristine.replace('"""', '"""A new head. ', 1)
+
+
+@pytest.mark.parametrize("name", ["tile_limit", "query"])
+def test_a_renamed_function_is_told_by_its_body_whatever_its_name(muhmod, enginex, name):
+    muhmod("pin", "--rules", "bi100", enginex)
+    edit(enginex, PREFILL, "def context_attention_fwd", f"def {name}")
+    code, rows = check(muhmod, enginex)
+    row = rows["prefill-tile"]
+    assert (code, row["state"], kinds(row)) == (3, "lost", ["renamed"])
+    assert f"context_attention_fwd is now {name}, as it seems" in row["reason"]
+    assert name in row["candidates"][0]
+
+
+def test_a_lost_function_has_no_candidate_of_another_body(muhmod, enginex):
+    muhmod("pin", "--rules", "bi100", enginex)
+    path = enginex / PREFILL
+    text = path.read_text()
+    path.write_text(text[: text.index("    @torch.inference_mode()")])
+    row = check(muhmod, enginex)[1]["prefill-tile"]
+    assert row["state"] == "lost"
+    assert not row.get("candidates")
+
+
 # Three-way --------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,8 @@ _LONGEST = 80
 _DEF = b"def "
 # From this likeness on, a definition of another name is taken to be the pinned one, renamed.
 _RENAMED = 0.9
+# From this likeness on, one of any name is worth a look.
+_LIKE = 0.5
 
 
 class Candidate(NamedTuple):
@@ -100,10 +102,33 @@ def _of_site(rule: Rule, one: Found, reading: Reading, pin: Entry | None) -> Can
 
 
 def _namesakes(rule: Rule, reading: Reading, pin: Entry | None) -> Iterator[Candidate]:
-    """Definitions whose names are near the rule's, where the site itself is nowhere."""
-    for points, file, line, name in _near_names(rule.scope.rpartition(".")[2], reading):
+    """Definitions whose names are near the rule's, where the site itself is nowhere.
+
+    In the pinned file also those whose statements are, whatever their names.
+    """
+    wanted = rule.scope.rpartition(".")[2]
+    near = _near_names(wanted, reading)
+    for points, file, line, name in near | (_names_in(pin.file, wanted, reading) if pin else set()):
         candidate = Candidate(points, file, line, name, f"no {rule.site} in it")
-        yield _by_body(candidate, reading, pin) if pin else candidate
+        candidate = _by_body(candidate, reading, pin) if pin else candidate
+        if candidate.body >= _LIKE or (points, file, line, name) in near:
+            yield candidate
+
+
+def _names_in(file: str, wanted: str, reading: Reading) -> set[tuple[float, str, int, str]]:
+    """(likeness, file, line, name) of all functions of one file."""
+    from difflib import SequenceMatcher
+
+    try:
+        scopes = [*reading.source(file).module.scopes()] if file in reading.files else []
+    except FileError:
+        return set()
+    named = [(scope.path.rpartition(".")[2], scope.node) for scope in scopes]
+    return {
+        (round(SequenceMatcher(None, name, wanted).ratio(), 2), file, node.lineno, name)
+        for name, node in named
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
 
 
 def _near_names(wanted: str, reading: Reading) -> set[tuple[float, str, int, str]]:

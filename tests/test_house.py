@@ -23,8 +23,8 @@ FLOORS = {
     "decide": 7, "report": 7,
     "engine": 8,
     "record": 9, "sarif": 9, "markdown": 9,
-    "writer": 10, "replay": 10,
-    "cli": 11, "__main__": 12, "__init__": 0,
+    "mutate": 2, "writer": 10, "replay": 10, "trial": 11,
+    "cli": 12, "__main__": 13, "__init__": 0,
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ _COMMANDS = {
     "revert": ("revert", "revert"),
     "rules": ("rules", "rules"),
     "sites": ("look", "sites"),
+    "test": ("test", "test"),
 }
 
 

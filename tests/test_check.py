@@ -382,6 +382,25 @@ def test_of_two_written_literals_one_is_upstreams_again_and_each_is_told_apart(m
     assert (enginex / PREFILL).read_text() == pristine.replace('"""', '"""A new head. ', 1)
 
 
+def test_the_file_of_a_lost_site_is_gone_and_the_others_go_on(muhmod, enginex):
+    muhmod(*APPLY, enginex)
+    fresh(enginex)
+    (enginex / PREFILL).unlink()
+    ran = muhmod(*APPLY, enginex)
+    assert ran.code == 3
+    assert "prefill-tile: lost" in ran.err
+    assert muhmod(*APPLY, "--ignore", "prefill-tile", enginex).code == 0
+    assert "return 49152" in (enginex / OPS).read_text()
+    for _ in range(2):
+        code, rows = check(muhmod, enginex)
+        assert code == 3
+        assert [site for site, row in rows.items() if row["state"] == "lost"] == ["prefill-tile"]
+        assert rows["prefill-tile"]["pinned"] == f"{PREFILL}:27"
+        ran = muhmod("relock", enginex)
+        assert ran.code == 3
+        assert "prefill-tile: lost" in ran.err
+
+
 @pytest.mark.parametrize("name", ["tile_limit", "query"])
 def test_a_renamed_function_is_told_by_its_body_whatever_its_name(muhmod, enginex, name):
     muhmod("pin", "--rules", "bi100", enginex)

@@ -171,7 +171,8 @@ def _carried(
         change = changes.get(file)
         if here:
             entry = _settled(entry, here[0], upstreams=states.get(entry.rule) == "satisfied-upstream")
-        if entry.written:
+        # The file of a lost site may be gone.
+        if entry.written and (change or (made.tree.package / file).is_file()):
             data = change.before if change else tree.read(made.tree, file)
             entry = _current(entry._replace(file=file), data)
         if change is None:

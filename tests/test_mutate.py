@@ -218,13 +218,13 @@ def test_the_lock_of_the_applied_tree_is_as_good(small):
 
 
 def right_or_refused(of):
-    """The rules that write; the two that only look read most of the files."""
+    """Two of the rules that write, which read the fewest files; `muhmod test` itself tries all."""
     pack = rulebook.load("bi100")
-    rules = ("prefill-tile", "moe-config", "autotune-configs")
+    rules = ("prefill-tile", "autotune-configs")
     pack = pack._replace(rules=tuple(rule for rule in pack.rules if rule.name in rules))
     runs = trial.trials(tree.locate(str(of), pack.packages), pack, tools=("muhmod",))
     assert [run for run in runs if run.outcome in trial.MISAPPLIED] == []
-    assert trial.tally(runs, "muhmod").runs > 100
+    assert trial.tally(runs, "muhmod").runs > 60
 
 
 def test_misapplied_nowhere_on_vllm():
@@ -256,7 +256,7 @@ def test_what_was_written_after_a_change_is_taken_back(muhmod, small, tmp_path):
     """In the changed tree too: the mutant's own bytes."""
     pack = rulebook.load("bi100")
     written = 0
-    for rule in pack.rules[2:5]:
+    for rule in pack.rules[2:4]:
         case = trial.Case(small, pack, rule, wrote=True)
         for mutant in trial.mutants(case, [m for m in mutate.MUTATIONS if m.keeps]):
             home = tmp_path / f"{rule.name} {mutant.mutation.name}"
@@ -271,7 +271,7 @@ def test_what_was_written_after_a_change_is_taken_back(muhmod, small, tmp_path):
                 assert tree_bytes(home / "vllm") != mutant.files
                 assert muhmod("revert", home / "vllm").code == 0
                 assert tree_bytes(home / "vllm") == mutant.files, home.name
-    assert written > 20
+    assert written > 15
 
 
 # The trial itself can fail ----------------------------------------------------------------------

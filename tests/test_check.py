@@ -351,6 +351,56 @@ def test_upstream_came_to_the_same_value(muhmod, enginex, written):
     assert tree_bytes(enginex) == upstream, "what upstream has by itself is not taken back"
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return 32 * 1024", "return device_limit"),
+        ("return 32 * 1024", "limit = query(device)\n    return limit"),
+    ],
+)
+@pytest.mark.parametrize("written", [False, True])
+def test_a_literal_that_is_none_any_more_is_no_equality(muhmod, enginex, old, new, written):
+    assert muhmod(*(APPLY if written else ("pin", "--rules", "bi100", "-q")), enginex).code == 0
+    fresh(enginex)
+    edit(enginex, OPS, old, new)
+    code, rows = check(muhmod, enginex)
+    assert (code, rows["shared-memory"]["state"]) == (3, "drifted")
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        # One arm is a name from elsewhere; one that this hardware does not take has another value.
+        "BLOCK = 128 if current_platform.has_device_capability(80) else SMALL",
+        "BLOCK = 256 if current_platform.has_device_capability(80) else 32",
+    ],
+)
+def test_equality_is_of_every_literal_that_changed(muhmod, enginex, new):
+    old = "BLOCK = 128 if current_platform.has_device_capability(80) else 64"
+    edit(enginex, PREFILL, "NUM_WARPS = 8", "NUM_WARPS = 4")
+    pinned = tree_bytes(enginex)
+    assert muhmod("pin", "--rules", "bi100", "-q", enginex).code == 0
+    edit(enginex, PREFILL, old, new)
+    row = check(muhmod, enginex)[1]["prefill-tile"]
+    assert row["state"] == "drifted"
+    for file, data in pinned.items():
+        (enginex / file).write_bytes(data)
+    edit(enginex, PREFILL, "else 64", "else 32")
+    assert check(muhmod, enginex)[1]["prefill-tile"]["state"] == "satisfied-upstream"
+
+
+def test_an_arm_that_became_a_name_is_no_equality(muhmod, enginex):
+    """The other arms hold what the rule derives."""
+    assert muhmod(*APPLY, enginex).code == 0
+    (enginex.parent / "muhmod.lock").unlink()
+    edit(enginex, MOE, "config['BLOCK_SIZE_M'] = 128", "config['BLOCK_SIZE_M'] = 256")
+    assert muhmod("pin", "--rules", "bi100", "-q", enginex).code == 0
+    edit(enginex, MOE, "config['BLOCK_SIZE_M'] = 256", "config['BLOCK_SIZE_M'] = LARGEST")
+    assert check(muhmod, enginex)[1]["moe-config"]["state"] == "drifted"
+    edit(enginex, MOE, "config['BLOCK_SIZE_M'] = LARGEST", "config['BLOCK_SIZE_M'] = 128")
+    assert check(muhmod, enginex)[1]["moe-config"]["state"] == "satisfied-upstream"
+
+
 def test_a_new_upstream_tree_under_the_applied_lock_is_written_again_and_reverted(muhmod, enginex):
     """Each file has moved on elsewhere, so that no digest is known."""
     muhmod(*APPLY, enginex)

@@ -153,7 +153,7 @@ def hold(
     )
     serious = [one for one in found if one.kind != "moved"]
     ours = any(drift.stands(pair.entry, pair.place) for pair in own)
-    if _is_equal(row, serious) or (ours and stand.fresh and not serious and row.state == "already"):
+    if _is_equal(row, serious, own) or (ours and stand.fresh and not serious and row.state == "already"):
         reason = "upstream has the derived value itself now"
         return row._replace(state="satisfied-upstream", reason=reason, cause=None), []
     if serious:
@@ -166,10 +166,22 @@ def hold(
     return row, edits
 
 
-def _is_equal(row: SiteReport, serious: list[Difference]) -> bool:
-    """Whether upstream changed nothing but the literals, and to what the rule derives."""
-    changed = row.cause == "upstream moved" and {one.kind for one in serious} == {"literal"}
-    return changed and row.state == "already"
+def _is_equal(row: SiteReport, serious: list[Difference], own: list[Pair]) -> bool:
+    """Whether upstream changed nothing but literals, and each to what the rule derives there."""
+    moved = row.cause == "upstream moved" and {one.kind for one in serious} == {"literal"}
+    numbers = [
+        int(key.rpartition("#")[2])
+        for pair in own
+        for key, slot, text in zip(
+            pair.place.keys,
+            pair.entry.slots,
+            drift.standing_texts(pair.entry, pair.place) or (),
+            strict=False,
+        )
+        if text not in (slot.base, slot.ours)
+    ]
+    derived = [slot.derived is not None for slot in row.slots]
+    return moved and row.state == "already" and all(n < len(derived) and derived[n] for n in numbers)
 
 
 def _without_kept(row: SiteReport, edits: Changes, own: list[Pair]) -> tuple[SiteReport, Changes]:

@@ -46,7 +46,7 @@ model = "qwen3.6-35b-a3b"
 
 [sites.prefill-tile]
 scope = "{NAME}"
-slots.num_warps = {{ value = 16, reason = "measured by the vendor" }}
+slots.NUM_WARPS = {{ value = 16, reason = "measured by the vendor" }}
 """
 _FUNCTION = BASE[BASE.index("def ") :]
 _TWIN = _FUNCTION.replace(NAME, f"{NAME}_alibi")

@@ -11,7 +11,7 @@ from benchmarks import experiment
 from benchmarks.experiment import FILE, UPSTREAMS, WAYS
 
 SAYS = {
-    "twin above, literal changed": ("drifted", "num_warps is 8; pinned 4"),
+    "twin above, literal changed": ("drifted", "NUM_WARPS is 8; pinned 4"),
     "twin above": ("applied", ""),
     "function renamed": ("lost", "context_attention_fwd is now prefix_attention, as it seems"),
     "`if` above turned round": ("drifted", "became `if not current_platform.is_cuda()`"),

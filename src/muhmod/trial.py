@@ -20,7 +20,7 @@ from muhmod.errors import MuhmodError
 from muhmod.model import SiteReport, State
 from muhmod.mutate import Mutation, Splice, Spot
 from muhmod.rulebook import Pack, Rule
-from muhmod.search import binds
+from muhmod.search import Reading, binds
 from muhmod.site import Module
 from muhmod.tree import Tree
 
@@ -182,6 +182,7 @@ class Case:
 
     def __init__(self, of: Tree, pack: Pack, rule: Rule, *, wrote: bool = False) -> None:
         self.name, self.rule, self.pack, self.wrote = of.name, rule, alone(pack, rule), wrote
+        self.reading = Reading(of, pack.packages)
         self.plan = engine.plan(of, self.pack, engine.Options(), None)
         seen = {file for file, _ in self.plan.stamp.seen}
         self.files: Files = {file: tree.read(of, file) for file in sorted(seen)}
@@ -232,7 +233,7 @@ class Case:
     def spot(self) -> Spot:
         """The site in the pristine text: the literals that change, or those that would if they differed."""
         module = Module(self.text)
-        every = catalog.site(self.rule.site).find(module)
+        every = catalog.site(self.rule.site).find(module, self.reading.from_file(self.row.file))
         found = next(one for one in every if binds(self.rule, one, module))
         slots = fingerprint.governed(found, self.rule.slots, remove=self.rule.remove)
         written = self.splices.get(self.row.file, ())

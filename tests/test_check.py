@@ -401,6 +401,44 @@ def test_an_arm_that_became_a_name_is_no_equality(muhmod, enginex):
     assert check(muhmod, enginex)[1]["moe-config"]["state"] == "satisfied-upstream"
 
 
+@pytest.mark.parametrize(
+    "below",
+    [
+        "_PARTITION_SIZE = upstream_has(_PARTITION_SIZE)",
+        "if torch:\n    _PARTITION_SIZE = upstream_has()",
+        "_PARTITION_SIZE, other = upstream_has()",
+    ],
+)
+def test_a_modules_constant_that_is_bound_again_has_drifted(muhmod, enginex, below):
+    assert muhmod("pin", "--rules", "bi100", "-q", enginex).code == 0
+    edit(enginex, PAGED, "_PARTITION_SIZE = 512\n", f"_PARTITION_SIZE = 512\n{below}\n")
+    code, rows = check(muhmod, enginex)
+    assert code >= 3
+    assert rows["partition-size"]["state"] == "drifted"
+
+
+def test_other_constants_of_the_module_may_come(muhmod, enginex):
+    assert muhmod("pin", "--rules", "bi100", "-q", enginex).code == 0
+    edit(enginex, PAGED, "_PARTITION_SIZE = 512\n", "_PARTITION_SIZE = 512\n_OTHER = _PARTITION_SIZE\n")
+    assert check(muhmod, enginex)[1]["partition-size"]["state"] == "already"
+
+
+def test_a_test_above_the_definition_counts_where_its_literals_stand_elsewhere(muhmod, package, tmp_path):
+    common = (FIXTURES / "rules.toml").read_text()
+    own = next(line for line in common.splitlines() if line.startswith("autotune-configs ="))
+    rules = tmp_path / "mine.toml"
+    rules.write_text(f"{common[: common.index('[sites]')]}[sites]\n{own}\n")
+    before = (FIXTURES / "autotune-configs" / "list-variable" / "before.py").read_text()
+    tree = package(module=before)
+    assert muhmod("pin", "--rules", rules, tree).code == 0
+    at = before.index("@triton.autotune")
+    wrapped = "".join(f"    {line}" for line in before[at:].splitlines(keepends=True))
+    (tree / "module.py").write_text(f"{before[:at]}if UPSTREAM_WANTS_IT:\n{wrapped}")
+    ran = muhmod("apply", "--rules", rules, tree)
+    assert ran.code == 3
+    assert "drifted: above configs: `if UPSTREAM_WANTS_IT` is new" in ran.err
+
+
 def test_a_new_upstream_tree_under_the_applied_lock_is_written_again_and_reverted(muhmod, enginex):
     """Each file has moved on elsewhere, so that no digest is known."""
     muhmod(*APPLY, enginex)

@@ -360,4 +360,4 @@ def test_vllm_from_0_5_2_to_0_12_0(muhmod):
     prefill = table["prefill-tile"]
     assert prefill[1] == ["shape", "body"]
     assert prefill[2:4] == [found, ["guard", "body"]]
-    assert prefill[4] == ["guard", "body"]
+    assert prefill[4] == ["body"]

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
 from muhmod.model import Found, Slot
-from muhmod.site import Module, own_expressions
+from muhmod.site import Module, own_expressions, statements
 
 _Holder: TypeAlias = "ast.stmt | ast.ExceptHandler | ast.match_case"
 _Block: TypeAlias = "list[ast.stmt]"
@@ -77,17 +77,39 @@ def governed(found: Found, names: Collection[str], *, remove: bool = False) -> l
 def take(module: Module, found: Found, names: Collection[str], *, remove: bool = False) -> Print:
     """The fingerprint of a found site. `names`: the slots that the rule sets; `remove`: it removes them."""
     slots = governed(found, names, remove=remove)
-    nodes = [node for slot in slots if (node := _path(module, slot)) is not None]
+    paths = [path for slot in slots if (path := _path(module, slot)) is not None]
     within = _definition(module, found)
-    outer = [path[0] for path in nodes if within is None or path[0] is not _top(module, within)]
+    outside = [path for path in paths if within is None or path[0] is not _top(module, within)]
+    outer = [path[0] for path in outside]
+    outer += _binding_again(module, [path[-1] for path in outside], outer)
     roots = [*dict.fromkeys(outer), *([within] if within is not None else [])]
     blank = _Blank(module, slots, remove)
     words = [word for root in roots for word in _words(root, blank, named=root is not within)]
+    around = _guards_of(module, within) if outside and within is not None else ()
     return Print(
         tuple((slot.name, normalised(slot.text)) for slot in slots),
-        tuple(_guards(module, slot) for slot in slots),
+        tuple((*around, *_guards(module, slot)) for slot in slots),
         tuple(words),
     )
+
+
+def _binding_again(module: Module, holders: list[ast.stmt], known: list[ast.stmt]) -> list[ast.stmt]:
+    """The other top-level statements that bind the names of those that hold a module's literals."""
+    names = {name for holder in holders for name in _stored(holder)}
+    others = [top for top in module.tree.body if top not in known] if names else []
+    return [top for top in others if any(names & _stored(inner) for inner in statements([top]))]
+
+
+def _stored(statement: ast.stmt) -> set[str]:
+    """The names that a statement itself binds."""
+    nodes = [node for expression in own_expressions(statement) for node in ast.walk(expression)]
+    return {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+
+
+def _guards_of(module: Module, definition: ast.stmt) -> tuple[str, ...]:
+    """The tests that a definition stands under."""
+    start, _ = module.span(definition)
+    return _guards(module, Slot("", start, start, definition.lineno, definition.lineno, ""))
 
 
 def normalised(text: str) -> str:

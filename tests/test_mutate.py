@@ -252,6 +252,23 @@ def test_a_formatter_changes_nothing(small, width):
     assert len(runs) == len(pack.rules)
 
 
+FORMS = sorted(path.parent for path in FIXTURES.glob("*/*/before.py"))[::6]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_misapplied_in_no_form(form, package, tmp_path):
+    """Every sixth of the fixtures' forms; none of all of them, when this was written."""
+    of = package(module=(form / "before.py").read_bytes())
+    common, own = (FIXTURES / "rules.toml").read_text(), form / "rules.toml"
+    if own.is_file():
+        common = common[: common.index("[sites]")] + own.read_text()
+    (tmp_path / "rules.toml").write_text(common)
+    pack = rulebook.load(str(tmp_path / "rules.toml"))
+    rules = tuple(rule for rule in pack.rules if form.parent.name in (rule.name, rule.site))
+    runs = trial.trials(tree.locate(str(of), ("vllm",)), pack._replace(rules=rules), tools=("muhmod",))
+    assert [run for run in runs if run.outcome in trial.MISAPPLIED] == []
+
+
 def test_what_was_written_after_a_change_is_taken_back(muhmod, small, tmp_path):
     """In the changed tree too: the mutant's own bytes."""
     pack = rulebook.load("bi100")

@@ -248,7 +248,8 @@ def move_definition(spot: Spot) -> Change | None:
     """The definition goes to a file of its own, with the imports; the old file imports it."""
     tops = _tops(spot)
     names = [name for top in tops for name in _bound(spot, top)]
-    if not names:
+    # A name that is bound twice is read in between: that stays behind.
+    if not names or len({*names}) < len(names):
         return None
     imports = [
         node for node in spot.module.tree.body

@@ -344,6 +344,9 @@ def _run(case: Case, mutant: Mutant, tool: str, copy: _Copy) -> Run:
     code, said = work(case, copy, tool)
     after = copy.files()
     outcome = _judged(mutant, after, code, loud=tool != "muhmod") if code >= 0 else "absent"
+    if outcome == "silent" and mutant.mutation.keeps and said.startswith("held") and after == mutant.files:
+        # By the rule's own leave, and said: nothing was passed over.
+        outcome = "refused"
     return Run(case.rule.name, mutant.mutation.name, tool, outcome, code, said)
 
 

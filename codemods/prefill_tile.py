@@ -98,7 +98,7 @@ def _module_flow(module: Module) -> Flow:
     """Module-level tile constants, without looking into definitions."""
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     body = [s for s in module.tree.body if not isinstance(s, definitions)]
-    return Flow(lambda cell: True, function=module.function).run(body)
+    return Flow(lambda cell: True, function=module.function).run(body, closures=False)
 
 
 def _slot(module: Module, leaf: Leaf, flow: Flow, node: FunctionNode) -> Slot | None:

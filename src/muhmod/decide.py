@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from muhmod import derive, entries, guards
-from muhmod.candidates import lost
 from muhmod.derive.arms import possible, tests_against
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import DerivationError
@@ -27,6 +27,8 @@ def decide_rule(
         reason = f"{fault.message}; {fault.hint}" if fault.hint else fault.message
         return base._replace(state="unrewritable", reason=reason, code=fault.code), []
     if not search.bound:
+        from muhmod.candidates import lost
+
         return lost(base, rule, search, reading, pin), []
     if len(search.bound) != rule.expect:
         places = ", ".join(f"{found.file}:{found.line}" for _, found in search.bound)
@@ -37,7 +39,10 @@ def decide_rule(
     if twice:
         first = search.bound[0][1]
         return base._replace(state="ambiguous", reason=twice, code=3, file=first.file, line=first.line), []
-    decided = [(found.file, *decide(rule, source, found, reading, pack)) for source, found in search.bound]
+    decided = []
+    for source, found in search.bound:
+        row, changes = decide(rule, source, found, reading, pack)
+        decided.append((found.file, _warned(row, source.module, found), changes))
     edits = [(file, edit) for file, _, changes in decided for edit in changes]
     row = max((row for _, row, _ in decided), key=lambda row: (row.code, row.state == "pending"))
     if len(decided) > 1:
@@ -95,8 +100,7 @@ def decide(
     if rule.remove:
         return _removal(row, found)
     try:
-        row, edits = _values(row, rule, found, pack)
-        return _warned(row, source.module, found), edits
+        return _values(row, rule, found, pack)
     except DerivationError as error:
         reason = f"derivation refused: {error.message}" + (f"; {error.hint}" if error.hint else "")
         return row._replace(state="unrewritable", reason=reason, code=5), []
@@ -104,10 +108,12 @@ def decide(
 
 def _warned(row: SiteReport, module: Module, found: Found) -> SiteReport:
     """The row, with a word where the function reads a name that nothing has bound by then."""
-    node = next((s.node for s in module.scopes() if s.path == found.scope), None)
-    early = read_early(node) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
     first = next((n for n, slot in enumerate(row.slots) if slot.derived is not None), None)
-    if early is None or first is None:
+    node = next((s.node for s in module.scopes() if s.path == found.scope), None)
+    if first is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return row
+    early = read_early(node, {name for name in _names_on_the_way(found) if not module.binds(name)})
+    if early is None:
         return row
     name, line, bound = early
     text = f"line {line} reads {name}, which line {bound} binds: that way ends in an UnboundLocalError"
@@ -117,6 +123,13 @@ def _warned(row: SiteReport, module: Module, found: Found) -> SiteReport:
     slots = [*row.slots]
     slots[first] = slot._replace(derived=derived)
     return row._replace(slots=tuple(slots))
+
+
+def _names_on_the_way(found: Found) -> set[str]:
+    """The names in the tests and the arithmetic between the site's literals and their uses."""
+    arrivals = [arrival for slot in found.slots for arrival in slot.arrivals]
+    texts = {c.test for a in arrivals for c in a.conditions} | {t for a in arrivals for t in a.transforms}
+    return {name for text in texts for name in re.findall(r"(?<![\w.])[A-Za-z]\w*", text)}
 
 
 def _plain(slot: Slot, note: str = "no rule sets it") -> SlotReport:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from muhmod import __version__, catalog, coverage, derive, lock, pins, tree
-from muhmod.coverage import Advice
+from muhmod import __version__, catalog, derive, lock, tree
 from muhmod.decide import decide, decide_rule
 from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, nearest
-from muhmod.fingerprint import Place
 from muhmod.model import Edit, Found, SiteReport
 from muhmod.rulebook import Pack, Rule, natural_derivation
 from muhmod.search import (
@@ -29,6 +27,11 @@ from muhmod.search import (
 )
 from muhmod.site import Module
 from muhmod.tree import Tree
+
+if TYPE_CHECKING:
+    # Woken only where there is a lock, or one is to be made.
+    from muhmod.coverage import Advice
+    from muhmod.fingerprint import Place
 
 _Result = TypeVar("_Result")
 
@@ -106,7 +109,7 @@ def plan(
     """Decide every rule of the pack on the tree, against its lock. Writes nothing. Raises UsageError."""
     check_names(pack, options)
     reading = Reading(of, pack.packages)
-    bound_pack = pack._replace(rules=tuple(pins.effective(rule, known) for rule in pack.rules))
+    bound_pack = _bound_pack(pack, known)
     active = [rule for rule in bound_pack.rules if _selected(rule, options)]
     found = search(reading, active)
     rows: list[SiteReport] = []
@@ -139,7 +142,7 @@ def plan(
     if purpose.pin:
         changes_ = [_with_places(change, bound_pack, places, reading) for change in changes_]
     wants_advice = purpose.pin or purpose.advice
-    advice = coverage.advice(reading, active, found, everything=purpose.everything) if wants_advice else ()
+    advice = _advice(reading, active, found, purpose) if wants_advice else ()
     return Plan(
         of, pack, tuple(rows), tuple(changes_), tuple(wanted), tuple(_notes(reading, found)), known,
         tuple(place for one in places.values() for place in one),
@@ -147,7 +150,26 @@ def plan(
     )  # fmt: skip
 
 
+def _bound_pack(pack: Pack, known: lock.Lock | None) -> Pack:
+    """The pack with its rules bound to the places that a person accepted for them."""
+    if known is None:
+        return pack
+    from muhmod import pins
+
+    return pack._replace(rules=tuple(pins.effective(rule, known) for rule in pack.rules))
+
+
+def _advice(
+    reading: Reading, rules: list[Rule], found: dict[str, Search], purpose: Purpose
+) -> tuple[Advice, ...]:
+    from muhmod import coverage
+
+    return coverage.advice(reading, rules, found, everything=purpose.everything)
+
+
 def _places(rules: list[Rule], found: dict[str, Search]) -> dict[str, list[Place]]:
+    from muhmod import pins
+
     return {rule.name: pins.places(rule, found[rule.name].bound) for rule in rules}
 
 
@@ -160,6 +182,8 @@ def _against(
     found: dict[str, Search],
 ) -> tuple[list[SiteReport], list[tuple[str, str, Edit]]]:
     """Rows and edits as the lock has them."""
+    from muhmod import pins
+
     paired = pins.pairs(known, places, {name: one.bound for name, one in found.items()})
     stand = pins.standing(known, paired)
     kept: list[tuple[str, str, Edit]] = []
@@ -200,6 +224,8 @@ def _depending(
 
 def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]], reading: Reading) -> Change:
     """The change with its file's sites as they will stand."""
+    from muhmod import pins
+
     text = tree.decode(change.after, change.file)
     after = Source(change.file, change.after, text, Module(text.text))
     rules = [rule for rule in pack.rules if any(p.file == change.file for p in places.get(rule.name, []))]
@@ -215,6 +241,8 @@ def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]], rea
 
 def _stamp(pack: Pack, reading: Reading) -> lock.Stamp:
     """What the states rest on beside the sites' own files."""
+    from muhmod import pins
+
     seen = {
         file: pins.digest_of(reading.sources[file].data if file in reading.sources
                              else tree.read(reading.tree, file))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
-from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
 from muhmod.model import Found, Slot
@@ -268,6 +267,8 @@ def _inner(node: _Holder, blank: _Blank) -> Iterator[Word]:
 def _word(node: _Holder, blank: _Blank, named: bool) -> Word:
     name = _name_of(node) if named else ""
     meaning = _fields(node, blank, () if named else ("name",))
+    from hashlib import sha256
+
     digest = sha256(meaning.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     line = getattr(node, "lineno", 0)
     text = f"{type(node).__name__}{':' + name if name else ''}.{digest}"

@@ -171,14 +171,20 @@ class Flow:
         self._kept: set[str] = set()
         self._inner: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda] = []
 
-    def run(self, body: list[ast.stmt], function: FunctionNode | None = None) -> Flow:
-        """Interpret the statements from the outer state; a function's parameters hide outer names."""
+    def run(
+        self, body: list[ast.stmt], function: FunctionNode | None = None, *, closures: bool = True
+    ) -> Flow:
+        """Interpret the statements from the outer state; a function's parameters hide outer names.
+
+        Without `closures`, what inner functions read is left to a flow of their own.
+        """
         state = self._outer.copy()
         self._in_function = function is not None
         if function is not None:
             self._parameters(function, state)
         self.final = self._block(body, state)
-        self._use_what_is_kept()
+        if closures:
+            self._use_what_is_kept()
         return self
 
     def _parameters(self, function: FunctionNode, state: State) -> None:
@@ -297,7 +303,8 @@ class Flow:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._inner.append(node)
                 self._forget(node.name, state)
-                for inner in ast.walk(node):
+                # A function of the module itself has no names around it to bind anew.
+                for inner in ast.walk(node) if self._in_function else ():
                     for name in inner.names if isinstance(inner, ast.Nonlocal) else ():
                         self.lost.add(name)
                         self.rebound[name] = f"{name} is bound anew by the inner function {node.name}"

@@ -6,6 +6,7 @@ each site; sorted, so that merges are readable. `muhmod relock` mends what a mer
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,6 +131,16 @@ class Lock(NamedTuple):
         rows += [{"advice": line} for line in self.advice]
         rows += [_row(e) for e in sorted(self.entries, key=lambda e: (e.site, e.rule, e.file, e.scope))]
         return "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows).encode()
+
+
+def beside(home: Path, given: Path | None) -> Path:
+    """Where the lock is: in the folder that holds the tree, or where the user says."""
+    return given.absolute() if given else home / NAME
+
+
+def name_of(package: Path, path: Path) -> str:
+    """What the lock at `path` calls the tree: its place from there."""
+    return Path(os.path.relpath(package, path.parent)).as_posix()
 
 
 def load(path: Path, tree: str) -> Lock | None:

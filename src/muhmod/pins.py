@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import NamedTuple
 
 from muhmod import drift, fingerprint
@@ -60,6 +59,8 @@ def place(rule: Rule, source: Source, found: Found) -> Place:
 
 def digest_of(data: bytes) -> str:
     """sha256, hexadecimal."""
+    from hashlib import sha256
+
     return sha256(data).hexdigest()
 
 

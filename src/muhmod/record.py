@@ -17,16 +17,6 @@ from muhmod.site import Module
 from muhmod.tree import Tree
 
 
-def lock_of(of: Tree, lock_path: Path | None) -> Path:
-    """Where the tree's lock is: beside it, or where the user says."""
-    return lock_path.absolute() if lock_path else of.home / lock.NAME
-
-
-def tree_of(of: Tree, path: Path) -> str:
-    """What the lock at that path calls the tree: its place from there."""
-    return Path(os.path.relpath(of.package, path.parent)).as_posix()
-
-
 def locked(made: Plan, name: str, path: Path) -> lock.Lock:
     """The lock after the plan of a tree of that name, to stand at `path`. Earlier entries are carried along.
 

@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from muhmod import unchanged
-from muhmod.coverage import Advice
 from muhmod.model import Derived, Fact, Found, SiteReport, SlotReport
 from muhmod.rulebook import Pack
 from muhmod.tree import Tree
 
 if TYPE_CHECKING:
+    from muhmod.coverage import Advice
     from muhmod.derive.kernels.choose import Chosen
     from muhmod.derive.whatif import Outcome, Row
     from muhmod.headers import Header
@@ -288,6 +287,8 @@ def _flags(slot: Any) -> dict[str, Any]:
 
 def plain(rows: Iterable[SiteReport]) -> list[str]:
     """A line a site, and below it what is not as it was pinned: for `check`, which wakes no table."""
+    from muhmod import unchanged
+
     lines = []
     for row in rows:
         place = f"{row.file}:{row.line}" if row.file else ""

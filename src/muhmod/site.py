@@ -136,6 +136,15 @@ class Module:
         """Whether a class or function of that dotted path stands in this module."""
         return any(scope.path == name for scope in self.scopes())
 
+    def binds(self, name: str) -> bool:
+        """Whether a statement at the top level binds the name: an import, a definition, an assignment."""
+        for statement in statements(self.tree.body):
+            targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+            assigned = any(isinstance(target, ast.Name) and target.id == name for target in targets)
+            if assigned or getattr(statement, "name", "") == name or name in _imported_names(statement):
+                return True
+        return False
+
     def rebinds(self, path: str) -> int:
         """The line of a statement that binds a defined path, or what it stands in, anew; 0 for none."""
         return _rebinds(self.tree.body, path.split("."))
@@ -379,12 +388,15 @@ def own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
                 yield item.context_expr
 
 
-def read_early(node: FunctionNode) -> tuple[str, int, int] | None:
-    """The first local name that a function reads above all that binds it: name, line of both.
+def read_early(node: FunctionNode, wanted: set[str]) -> tuple[str, int, int] | None:
+    """The first wanted name, where it is local, that a function reads above all that binds it.
 
-    By the order of the lines; a loop around both, and reads in inner functions, are no evidence.
+    Gives the name, the line that reads it and the first that binds it. By the order of the lines; a loop
+    around both, and reads in inner functions, are no evidence.
     """
     outside = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
+    if wanted <= outside:
+        return None
     reads: dict[str, tuple[int, int]] = {}
     binds: dict[str, tuple[int, int]] = {}
     loops: list[tuple[int, int]] = []
@@ -410,7 +422,7 @@ def read_early(node: FunctionNode) -> tuple[str, int, int] | None:
     for name, (line, _) in sorted(reads.items(), key=lambda item: item[1]):
         bound = binds.get(name, (0, 0))[0]
         around = any(a <= line and bound <= b for a, b in loops)
-        if name not in outside and bound > line and not around:
+        if name in wanted and name not in outside and bound > line and not around:
             return name, line, bound
     return None
 

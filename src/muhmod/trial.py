@@ -67,7 +67,7 @@ class _Copy:
         self.home = Path(tempfile.mkdtemp(prefix="muhmod-")).resolve()
         self.tree = Tree(self.home / name, self.home, self.home)
         self.tree.package.mkdir()
-        self.lock = record.lock_of(self.tree, None)
+        self.lock = lock.beside(self.tree.home, None)
         self.put(files)
 
     def put(self, files: Mapping[str, bytes], known: bytes = b"") -> None:
@@ -93,7 +93,7 @@ class _Copy:
 
     def apply(self, pack: Pack) -> engine.Plan:
         """`muhmod apply`, with the lock that is there. Raises MuhmodError."""
-        known = lock.load(self.lock, record.tree_of(self.tree, self.lock))
+        known = lock.load(self.lock, lock.name_of(self.tree.package, self.lock))
         with journal.held(self.tree):
             made = engine.plan(self.tree, pack, engine.Options(), known)
             return made if made.code else writer.apply([made], None)[0]
@@ -203,7 +203,7 @@ class Case:
             if [c[:3] for c in made.changes] != [c[:3] for c in self.plan.changes]:
                 raise AssertionError(f"{self.rule.name}: the files that it reads are not all that it needs")
             bare = made._replace(changes=())
-            known = record.locked(bare, record.tree_of(copy.tree, copy.lock), copy.lock)
+            known = record.locked(bare, lock.name_of(copy.tree.package, copy.lock), copy.lock)
             return known._replace(pinned=True).dump()
 
     @cached_property

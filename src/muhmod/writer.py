@@ -29,7 +29,7 @@ def apply(
     changing = [plan for plan in made if plan.changes or _is_answered(plan, lock_path)]
     if not changing:
         return made
-    locks = [record.lock_of(plan.tree, lock_path) for plan in changing]
+    locks = [lock.beside(plan.tree.home, lock_path) for plan in changing]
     if len({*locks}) < len(locks):
         raise UsageError(
             f"two trees would share {locks[0].name}", "run muhmod once for each, with a --lock FILE each"
@@ -40,15 +40,17 @@ def apply(
             files = {change.file: change.before for change in plan.changes}
             _refuse_dirty(plan.tree, files, plan.known, allow_staged=allow_staged)
         writes += [_write_of_change(plan.tree, change) for change in plan.changes]
-        writes.append(_write_of(path, record.locked(plan, record.tree_of(plan.tree, path), path).dump()))
+        writes.append(
+            _write_of(path, record.locked(plan, lock.name_of(plan.tree.package, path), path).dump())
+        )
     journal.write(changing[0].tree, writes)
     return [_read_back(plan) for plan in made]
 
 
 def _is_answered(made: Plan, lock_path: Path | None) -> bool:
     """Whether an answer of the user's changed the lock that the plan was made with."""
-    path = record.lock_of(made.tree, lock_path)
-    return made.known is not None and made.known != lock.load(path, record.tree_of(made.tree, path))
+    path = lock.beside(made.tree.home, lock_path)
+    return made.known is not None and made.known != lock.load(path, lock.name_of(made.tree.package, path))
 
 
 def _write_of_change(of: Tree, change: Change) -> journal.Write:
@@ -148,8 +150,8 @@ class Reverting(NamedTuple):
 
 def plan_revert(of: Tree, lock_path: Path | None, options: Options = Options()) -> Reverting:  # noqa: B008
     """The inverse of what the lock says, on the tree as it is now. Raises MuhmodError."""
-    path = record.lock_of(of, lock_path)
-    known = lock.load(path, record.tree_of(of, path))
+    path = lock.beside(of.home, lock_path)
+    known = lock.load(path, lock.name_of(of.package, path))
     if known is None:
         raise RefusedError(f"there is no {path.name} beside {of.name}/: nothing to revert")
     names = {name for entry in known.entries for name in (entry.rule, entry.site)}
@@ -245,7 +247,7 @@ def _places(module: Module, entry: lock.Entry, exact: str) -> list[tuple[int, lo
 def revert(made: Reverting, *, allow_dirty: bool = False, allow_staged: bool = False) -> Reverting:
     """Write a revert, all or none. The caller holds the tree. Raises MuhmodError."""
     if not allow_dirty:
-        known = lock.load(made.lock_path, record.tree_of(made.tree, made.lock_path))
+        known = lock.load(made.lock_path, lock.name_of(made.tree.package, made.lock_path))
         files = {file: data for file, data, _ in made.files}
         _refuse_dirty(made.tree, files, known, allow_staged=allow_staged)
     writes = [

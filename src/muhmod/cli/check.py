@@ -65,11 +65,11 @@ def _pack_and_trees(words: list[str], settings: Settings) -> tuple[Pack, list[Tr
     if settings.get("rules", "rules"):
         pack = settings.pack()
         return pack, locate(words, pack)
-    from muhmod import lock, record, tree
+    from muhmod import lock, tree
 
     located = [tree.locate(word, tree.PACKAGES) for word in words]
-    path = record.lock_of(located[0], settings.lock())
-    known = lock.load(path, record.tree_of(located[0], path))
+    path = lock.beside(located[0].home, settings.lock())
+    known = lock.load(path, lock.name_of(located[0].package, path))
     if known is None:
         settings.pack()
         raise AssertionError
@@ -191,7 +191,7 @@ def _talk(plan: Plan, code: int, *, quiet: bool) -> None:
 @output("text")
 def pin(tree_path: str, **given: Any) -> int:
     """Write the lock for a tree as it is, without applying."""
-    from muhmod import engine, record, writer
+    from muhmod import engine, lock, record, writer
 
     settings = Settings(given)
     pack = settings.pack()
@@ -206,8 +206,8 @@ def pin(tree_path: str, **given: Any) -> int:
         made = engine.plan(of, pack, engine.Options(), known, engine.Purpose(rewrite=False))
         code = _refused(made)
         if not code:
-            path = record.lock_of(of, settings.lock())
-            new = record.locked(made, record.tree_of(of, path), path)._replace(pinned=True)
+            path = lock.beside(of.home, settings.lock())
+            new = record.locked(made, lock.name_of(of.package, path), path)._replace(pinned=True)
             writer.save(made, path, new)
             if not given["quiet"]:
                 say(f"pinned {len(new.entries)} sites of {of.name}/ in {path.name}; nothing was applied")
@@ -232,7 +232,7 @@ def relock(tree_path: str, **given: Any) -> int:
 
     settings = Settings(given)
     of = tree.locate(tree_path, tree.PACKAGES)
-    path = record.lock_of(of, settings.lock())
+    path = lock.beside(of.home, settings.lock())
     known = lock.salvage(path)
     if known is None:
         raise RefusedError(
@@ -244,7 +244,7 @@ def relock(tree_path: str, **given: Any) -> int:
     with writing([of], "write"):
         known = record.chosen(of, pack, known)
         made = engine.plan(of, pack, engine.Options(), known, engine.Purpose(rewrite=False))
-        new = record.locked(made, record.tree_of(of, path), path)._replace(pinned=known.pinned)
+        new = record.locked(made, lock.name_of(of.package, path), path)._replace(pinned=known.pinned)
         writer.save(made, path, new)
     code = _refused(made)
     if not given["quiet"]:
@@ -265,7 +265,7 @@ def relock(tree_path: str, **given: Any) -> int:
 @output("text")
 def accept(site: str, tree_path: str | None, **given: Any) -> int:
     """After a look at drift: take the new place or value into the lock, with the reason."""
-    from muhmod import engine, record, writer
+    from muhmod import engine, lock, record, writer
 
     settings = Settings(given)
     if not given["reason"].strip():
@@ -283,8 +283,8 @@ def accept(site: str, tree_path: str | None, **given: Any) -> int:
             of, pack, known, site, given["reason"].strip(), given["place"], keep=given["keep"] or None
         )
         made = engine.plan(of, pack, engine.Options(), taken, engine.Purpose(rewrite=False))
-        path = record.lock_of(of, settings.lock())
-        writer.save(made, path, record.locked(made, record.tree_of(of, path), path))
+        path = lock.beside(of.home, settings.lock())
+        writer.save(made, path, record.locked(made, lock.name_of(of.package, path), path))
     row = next(row for row in made.sites if row.rule == site)
     say(f"{site}: accepted; it is {row.state} now" + (f": {row.reason}" if row.reason else ""))
     if row.state == "pending":

@@ -245,13 +245,13 @@ class Out:
 
 def locked(trees: list[Tree], settings: Settings) -> list[tuple[Tree, Lock | None]]:
     """Each tree with its lock. Raises RefusedError for a damaged or foreign one."""
-    from muhmod import lock, record
+    from muhmod import lock
 
     path = settings.lock()
     pairs = []
     for of in trees:
-        at = record.lock_of(of, path)
-        pairs.append((of, lock.load(at, record.tree_of(of, at))))
+        at = lock.beside(of.home, path)
+        pairs.append((of, lock.load(at, lock.name_of(of.package, at))))
     return pairs
 
 

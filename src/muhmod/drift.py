@@ -9,6 +9,7 @@ from typing import NamedTuple
 from muhmod.fingerprint import Place, Word
 from muhmod.lock import Entry, Pinned
 from muhmod.model import Cause, Difference, ThreeWay
+from muhmod.site import fold
 
 # Words that a guard's change changes by itself.
 _TESTS = ("If.", "Try.", "With.", "For.", "While.", "Match.", "ExceptHandler.", "match_case.", "else",
@@ -25,12 +26,23 @@ def differences(entry: Entry, place: Place) -> tuple[list[Difference], list[Thre
     if texts is None:
         out.append(_shape(entry, place))
     for number, (pinned, text) in enumerate(zip(entry.slots, texts or (), strict=texts is not None)):
-        if text not in (pinned.base, pinned.ours):
+        if not (_same(text, pinned.base) or _same(text, pinned.ours)):
             literals.append(ThreeWay(pinned.name, pinned.base, pinned.ours, text))
             line = place.lines[number] if number < len(place.lines) else place.line
             out.append(Difference("literal", _said(pinned, text), place.file, line))
     guards = _guards(entry, place)
     return [*out, *guards, *_body(entry, place, guarded=bool(guards))], literals
+
+
+def _same(text: str, other: str) -> bool:
+    """Whether two literals are spelled alike, or have one value."""
+    return text == other or (bool(text and other) and _value(text) == _value(other) is not None)
+
+
+def _value(text: str) -> object:
+    import ast
+
+    return fold(ast.parse(text, mode="eval").body) if text[0].isdigit() else None
 
 
 def standing_texts(entry: Entry, place: Place) -> list[str] | None:
@@ -200,8 +212,8 @@ def likeness(was: tuple[str, ...], now: tuple[str, ...]) -> float:
     return SequenceMatcher(None, was, now, autojunk=False).ratio()
 
 
-_NAMES = {"Assign": "the assignment of", "FunctionDef": "the function", "ClassDef": "the class",
-          "AsyncFunctionDef": "the function", "AnnAssign": "the assignment of"}  # fmt: skip
+_NAMES = {"Import": "the import of", "Assign": "the assignment of", "FunctionDef": "the function",
+          "ClassDef": "the class", "AsyncFunctionDef": "the function"}  # fmt: skip
 _PLAIN = {"Assign": "an assignment", "AugAssign": "an augmented assignment", "If": "an if",
           "FunctionDef": "the signature", "AsyncFunctionDef": "the signature", "Expr": "a call",
           "Return": "the return", "Assert": "an assert", "For": "a loop", "While": "a loop", "Try": "a try",

@@ -192,6 +192,9 @@ def _against(
         own = [(file, edit) for name, file, edit in edits if name == rule.name]
         if row.state == "ambiguous":
             row = pins.twins(row, known, places.get(rule.name, []))
+        if not known.of_rule(rule.name) and row.state in ("already", "held", "satisfied-upstream"):
+            said = "; ".join(filter(None, (row.reason, "not in the lock yet: `muhmod relock` pins it")))
+            row = row._replace(cause="rules changed", reason=said)
         row, own = pins.hold(rule, row, own, paired.get(rule.name, []), stand)
         out.append(row)
         kept += [(rule.name, file, edit) for file, edit in own]

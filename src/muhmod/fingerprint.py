@@ -7,17 +7,19 @@ the definition, so that what muhmod wrote is no change of it. Stable over Python
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, TypeAlias
 
 from muhmod.model import Found, Slot
 from muhmod.site import Module, own_expressions, statements
 
+_NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_]\w*")
 _Holder: TypeAlias = "ast.stmt | ast.ExceptHandler | ast.match_case"
 _Block: TypeAlias = "list[ast.stmt]"
 _BLOCKS = ("body", "handlers", "cases", "orelse", "finalbody")
 # Fields that say nothing of the meaning, or that not every Python knows.
-_LEFT_OUT = {"ctx", "kind", "type_comment", "type_params"}
+_LEFT_OUT = {"ctx", "kind", "type_comment", "type_params", "returns", "simple"}
 _BRANCHES = {"orelse": "else", "finalbody": "finally"}
 
 
@@ -85,11 +87,35 @@ def take(module: Module, found: Found, names: Collection[str], *, remove: bool =
     blank = _Blank(module, slots, remove)
     words = [word for root in roots for word in _words(root, blank, named=root is not within)]
     around = _guards_of(module, within) if outside and within is not None else ()
+    guards = tuple((*around, *_guards(module, slot)) for slot in slots)
+    asked = {name for chain in guards for test in chain for name in _NAME.findall(test)}
+    asked |= {name for d in getattr(within, "decorator_list", ()) for name in _NAME.findall(ast.unparse(d))}
     return Print(
         tuple((slot.name, normalised(slot.text)) for slot in slots),
-        tuple((*around, *_guards(module, slot)) for slot in slots),
-        tuple(words),
+        guards,
+        (*_headers(module, found, blank), *_meanings(module, asked, blank), *words),
     )
+
+
+def _meanings(module: Module, names: set[str], blank: _Blank) -> Iterator[Word]:
+    """What the module makes of the names in a site's tests and decorators: imports, assignments, classes."""
+    from hashlib import sha256
+
+    imports = module.imports()
+    for name in sorted(names & {*imports}):
+        yield Word(f"Import:{name}.{sha256(repr(imports[name]).encode()).hexdigest()[:8]}", 1)
+    bindings = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+    for statement in statements(module.tree.body):
+        bound = _stored(statement) if isinstance(statement, bindings) else {getattr(statement, "name", "")}
+        if bound & names and isinstance(statement, (*bindings, ast.ClassDef)):
+            yield _word(statement, blank, True)
+
+
+def _headers(module: Module, found: Found, blank: _Blank) -> list[Word]:
+    """The classes around the definition: their names, bases and decorators, not what else is in them."""
+    parts = found.scope.split(".")
+    above = {".".join(parts[:count]) for count in range(1, len(parts))}
+    return [_word(s.node, blank, True) for s in module.scopes() if s.path in above and s.node is not None]
 
 
 def _binding_again(module: Module, holders: list[ast.stmt], known: list[ast.stmt]) -> list[ast.stmt]:
@@ -265,6 +291,7 @@ def _inner(node: _Holder, blank: _Blank) -> Iterator[Word]:
 
 
 def _word(node: _Holder, blank: _Blank, named: bool) -> Word:
+    node = _statement(node)
     name = _name_of(node) if named else ""
     meaning = _fields(node, blank, () if named else ("name",))
     from hashlib import sha256
@@ -287,6 +314,7 @@ def _fields(node: ast.AST, blank: _Blank, but: Collection[str] = ()) -> str:
 
 
 def _canonical(value: object, blank: _Blank) -> str:
+    value = _plainly(value)
     if isinstance(value, ast.expr) and blank.expression(value):
         return "_"
     if isinstance(value, ast.AST):
@@ -294,6 +322,31 @@ def _canonical(value: object, blank: _Blank) -> str:
     if isinstance(value, list):
         return f"[{' '.join(_canonical(item, blank) for item in value)}]"
     return repr(value)
+
+
+def _plainly(value: object) -> object:
+    """Spellings that mean the same, or nothing to a value, made one: keywords' order, annotations."""
+    match value:
+        case ast.Call(keywords=keywords) if len(keywords) > 1 and all(k.arg for k in keywords):
+            ordered = sorted(keywords, key=lambda keyword: keyword.arg or "")
+            return ast.copy_location(ast.Call(value.func, value.args, ordered), value)
+        case ast.arg(annotation=ast.expr() as note) if "constexpr" not in ast.unparse(note):
+            return ast.copy_location(ast.arg(value.arg, None), value)
+    return value
+
+
+def _statement(node: _Holder) -> _Holder:
+    """A statement as its plainest equal: no annotation, no word of an error, `return` for `return None`."""
+    match node:
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            return ast.copy_location(ast.Assign([target], value), node)
+        case ast.Return(value=ast.Constant(value=None)):
+            return ast.copy_location(ast.Return(None), node)
+        case ast.Raise(exc=ast.Call(func=func)):
+            return ast.copy_location(ast.Raise(func, node.cause), node)
+        case ast.Assert(test=test):
+            return ast.copy_location(ast.Assert(test, None), node)
+    return node
 
 
 def _name_of(node: _Holder) -> str:
@@ -306,5 +359,7 @@ def _name_of(node: _Holder) -> str:
 
 
 def _is_talk(statement: ast.stmt) -> bool:
-    """A bare constant: a docstring, or a comment by another name."""
+    """What does nothing: a bare constant (a docstring, a comment by another name), or `pass`."""
+    if isinstance(statement, ast.Pass):
+        return True
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -117,7 +117,8 @@ class Lock(NamedTuple):
         """The lock's bytes."""
         import json
 
-        head = {"schema": SCHEMA, "tree": self.tree, "rules": self.rules, "digest": self.digest}
+        head: dict[str, Any] = {"schema": SCHEMA, "tree": self.tree, "rules": self.rules}
+        head |= {"digest": self.digest, "sites": sorted({entry.rule for entry in self.entries})}
         rows: list[dict[str, Any]] = [
             head
             | ({"upstream": self.upstream} if self.upstream else {})
@@ -167,29 +168,40 @@ def load(path: Path, tree: str) -> Lock | None:
     return lock
 
 
-def salvage(path: Path) -> Lock | None:
-    """What can still be read of a lock with merge markers or damaged lines; None where there is none.
+def salvage(path: Path) -> tuple[Lock | None, set[str]]:
+    """What can still be read of a merged or damaged lock, and the rules whose lines are lost.
 
-    Entries of both sides of a merge are there, the same site perhaps twice.
+    None where there is no lock. Entries of both sides of a merge are there, the same site perhaps twice.
     """
     import json
 
-    text = _text(path)
+    try:
+        text = _text(path)
+    except RefusedError:
+        text = ""
     if text is None:
-        return None
+        return None, set()
     lock = Lock("", "", "")
     entries: dict[Entry, None] = {}
+    sites: set[str] = set()
     for line in text.splitlines():
         try:
             row = json.loads(line)
-            if row.get("schema") == SCHEMA and not lock.tree:
+            if row.get("schema") == SCHEMA:
+                sites |= {*row["sites"]}
                 pinned = bool(row.get("pinned", False))
-                lock = Lock(row["tree"], row["rules"], row["digest"], pinned=pinned)
+                lock = lock if lock.tree else Lock(row["tree"], row["rules"], row["digest"], pinned=pinned)
             elif "site" in row:
                 entries[_entry(row)] = None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except _BROKEN:
             continue
-    return lock._replace(entries=tuple(entries))
+    if not lock.tree:
+        raise _damaged(path, 1, "nothing of it can be read", "take it back from version control")
+    return lock._replace(entries=tuple(entries)), sites - {entry.rule for entry in entries}
+
+
+# What reading a row raises that muhmod did not write.
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class _RowError(Exception):
@@ -231,11 +243,14 @@ def _parsed(path: Path, lines: list[str]) -> Lock:
             else:
                 kind = "input" if "input" in row else "seen"
                 kinds[kind].append((str(row[kind]), str(row["sha256"])))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except _BROKEN:
             raise _RowError(number) from None
     if not head:
         raise _RowError(1)
     stamp = stamp._replace(inputs=tuple(kinds["input"]), seen=tuple(kinds["seen"]))
+    missing = {*head.get("sites", ())} ^ {entry.rule for entry in entries}
+    if missing:
+        raise _damaged(path, 1, f"its line of {min(missing)} is missing, or too many")
     return Lock(
         head["tree"], head["rules"], head["digest"], tuple(entries),
         str(head.get("upstream", "")), stamp, tuple(kinds["advice"]), bool(head.get("pinned", False)),
@@ -265,13 +280,24 @@ def _row(entry: Entry) -> dict[str, Any]:
         row["splices"] = [list(splice) for splice in entry.splices]
     if entry.accepted:
         row["accepted"] = entry.accepted
-    return row
+    return row | {"sum": _sum(row)}
+
+
+def _sum(row: dict[str, Any]) -> str:
+    """A check on a line: it is not edited by hand, and not put together from two."""
+    import json
+    from hashlib import sha256
+
+    whole = json.dumps({key: value for key, value in row.items() if key != "sum"}, sort_keys=True)
+    return sha256(whole.encode()).hexdigest()[:12]
 
 
 _WORDS = ("file", "scope", "form", "state", "reason", "digest", "before", "after")
 
 
 def _entry(row: dict[str, Any]) -> Entry:
+    if row["sum"] != _sum(row):
+        raise ValueError("edited by hand")
     words = {key: row[key] for key in _WORDS} | {"rule": row["site"], "accepted": row.get("accepted", "")}
     if not all(isinstance(word, str) for word in words.values()) or _leads_out(row["file"]):
         raise ValueError("not a row that muhmod wrote")
@@ -293,7 +319,8 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 def _leads_out(file: str) -> bool:
-    return file.startswith("/") or ".." in file.split("/")
+    os.fsencode(file)
+    return "\0" in file or file.startswith("/") or ".." in file.split("/")
 
 
 def _damaged(path: Path, line: int, what: str = "", hint: str = "") -> RefusedError:

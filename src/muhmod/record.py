@@ -55,20 +55,25 @@ def _portable(named: tuple[str, Path], home: Path) -> str:
     """What the lock calls an input: a shipped one by its name, another by its place from the lock."""
     name, path = named
     if not name.startswith("muhmod."):
-        return Path(os.path.relpath(path.absolute(), home)).as_posix()
+        return _from(path.absolute(), home)
     return path.stem if name.count("/") == 1 else name
+
+
+def _from(path: Path, home: Path) -> str:
+    """A path from the lock's folder, never to be taken for a shipped name."""
+    return f"./{Path(os.path.relpath(path, home)).as_posix()}"
 
 
 def _stamp(made: Plan, changes: dict[str, Change], home: Path) -> lock.Stamp:
     """The plan's stamp, with the files as written. Empty where another look may say more, or other things."""
-    if made.pack.overridden or made.code or made.notes:
+    if made.pack.overridden or made.code or made.notes or any(_is_chosen(row) for row in made.sites):
         return lock.Stamp()
     seen = {
         file: pins.digest_of(changes[file].after) if file in changes else digest
         for file, digest in made.stamp.seen
     }
     inputs = tuple(
-        (name if name.startswith("muhmod.") else Path(os.path.relpath(name, home)).as_posix(), digest)
+        (name if name.startswith("muhmod.") else _from(Path(name), home), digest)
         for name, digest in made.stamp.inputs
     )
     return made.stamp._replace(seen=tuple(sorted(seen.items())), inputs=inputs)
@@ -178,6 +183,12 @@ def _carried(
         chained |= {(file, number) for number in own}
         out.append(entry._replace(after=pins.digest_of(change.after), splices=splices))
     return out, chained
+
+
+def _is_chosen(row: SiteReport) -> bool:
+    """Whether the command line or an answer left something of the site out."""
+    declined = [row.reason, *(slot.note for slot in row.slots)]
+    return "not selected" in declined or "declined by the user" in declined
 
 
 def _settled(entry: Entry, place: Place, *, upstreams: bool) -> Entry:
@@ -313,7 +324,7 @@ def accepted(
             f"{name} is {row.state}: {row.reason}",
             f"`muhmod accept {name} --as FILE:SCOPE --reason WHY` names the place",
         )
-    if row.state != "drifted" and not place and not keep:
+    if row.state != "drifted" and known.of_rule(name) and not place and not keep:
         raise UsageError(f"{name} is {row.state}: there is nothing to accept")
     keep = row.cause == "somebody edited" if keep is None else keep
     places = [one for one in made.places if one.rule == name]

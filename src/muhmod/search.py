@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -81,9 +82,17 @@ class Reading:
             return None
         base = rest.replace(".", "/")
         for file in (f"{base}.py", f"{base}/__init__.py" if base else "__init__.py"):
+            file = self._linked(file)
             if file in self.files:
                 return file, self.source(file).module
         return None
+
+    def _linked(self, file: str) -> str:
+        """A file by the name that it is listed under, where it is reached by a link inside the tree."""
+        path = os.path.join(self.tree.package, file)
+        if file in self.files or not os.path.islink(path):
+            return file
+        return os.path.relpath(os.path.realpath(path), self.tree.package)
 
 
 def neighbours(of: Tree) -> Callable[[str], Resolve]:

@@ -147,6 +147,9 @@ class Module:
 
     def rebinds(self, path: str) -> int:
         """The line of a statement that binds a defined path, or what it stands in, anew; 0 for none."""
+        by = self.globals_of(path.partition(".")[0])
+        if by:
+            return next(s.node.lineno for s in self.scopes() if s.path == by[0] and s.node is not None)
         return _rebinds(self.tree.body, path.split("."))
 
     def imports(self) -> dict[str, tuple[str, int, str]]:
@@ -468,23 +471,37 @@ def _rebinds(block: list[ast.stmt], parts: list[str]) -> int:
     paths = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
     for statement in statements(block):
         if getattr(statement, "name", "") == parts[0]:
-            defined = statement
-        elif defined and isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Delete)):
-            if any(path in paths for path in _set_by(statement)):
+            # A second one in the same block; in another branch it is an alternative, counted elsewhere.
+            if _is_companion(statement, parts[0]):
+                continue
+            if defined in block and statement in block:
                 return statement.lineno
-        elif defined and parts[0] in _imported_names(statement):
+            defined = statement
+        elif defined and _is_bound_by(statement, paths):
             return statement.lineno
     return _rebinds(getattr(defined, "body", []), parts[1:]) if defined and parts[1:] else 0
 
 
-def _set_by(statement: ast.Assign | ast.AnnAssign | ast.Delete) -> list[str]:
-    """The names and attributes that a statement binds or deletes, as dotted paths."""
-    targets = [statement.target] if isinstance(statement, ast.AnnAssign) else statement.targets
-    nodes = [node for target in targets for node in ast.walk(target)]
-    stores = [
-        n for n in nodes if isinstance(n, (ast.Name, ast.Attribute)) and not isinstance(n.ctx, ast.Load)
-    ]
-    return [dotted(node) for node in stores]
+def _is_companion(statement: ast.stmt, name: str) -> bool:
+    """A further part of one thing: an overload, a property's setter, a registered variant."""
+    decorators = [dotted(d) for d in getattr(statement, "decorator_list", ())]
+    return any(d.endswith("overload") or d.startswith(f"{name}.") for d in decorators)
+
+
+def _is_bound_by(statement: ast.stmt, paths: list[str]) -> bool:
+    """Whether a statement itself binds or deletes one of the paths, or changes the autotuner of the last."""
+    bound = {*_imported_names(statement), *(h.name for h in getattr(statement, "handlers", ()) if h.name)}
+    targets = [i.optional_vars for i in getattr(statement, "items", ()) if i.optional_vars is not None]
+    for expression in (*own_expressions(statement), *targets):
+        for node in ast.walk(expression):
+            if isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
+                bound.add(dotted(node))
+            elif isinstance(node, ast.Call) and dotted(node.func).startswith(f"{paths[-1]}.configs."):
+                return True
+    for case in getattr(statement, "cases", ()):
+        for node in ast.walk(case.pattern):
+            bound |= {getattr(node, "name", None) or "", getattr(node, "rest", None) or ""}
+    return bool(bound & {*paths, "*", f"{paths[-1]}.configs"})
 
 
 def _imported_names(statement: ast.stmt) -> list[str]:

@@ -155,7 +155,8 @@ def _walk(folder: str, top: str, outside: list[str], everything: bool = False) -
                 yield from _walk(entry.path, top, outside, everything)
         elif name.endswith(".py") and (everything or not _is_test(name)):
             if not entry.is_symlink():
-                yield entry.path
+                if entry.is_file():
+                    yield entry.path
             elif not _leads_inside(entry.path, top):
                 outside.append(entry.path)
 

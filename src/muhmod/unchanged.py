@@ -42,6 +42,8 @@ def _simple(arguments: list[str]) -> tuple[str, str, str] | None:
         name, equals, value = word.partition("=")
         if name in options:
             options[name] = value if equals else next(rest, "")
+            if not options[name]:
+                return None
         elif word.startswith("-") and word not in ("-q", "--quiet"):
             return None
         elif word.startswith("-"):
@@ -60,7 +62,7 @@ def _is_configured() -> bool:
         project = os.path.join(folder, "pyproject.toml")
         if os.path.isfile(project):
             with open(project, "rb") as stream:
-                if b"tool.muhmod" in stream.read():
+                if b"muhmod" in stream.read():
                     return True
         above = os.path.dirname(folder)
         if above == folder or os.path.exists(os.path.join(folder, ".git")):
@@ -77,7 +79,7 @@ def _check(rules: str, lock_path: str, top: str) -> tuple[list[str], str] | None
     if os.path.exists(os.path.join(home, ".muhmod-journal")):
         return None
     known = lock.load(path, os.path.relpath(package, path.parent))
-    if known is None or not _is_well(known) or rules not in ("", known.rules):
+    if known is None or not _is_well(known) or not _is_its_pack(rules, known.rules, path.parent):
         return None
     of = tree.Tree(Path(package), Path(home), Path(home))
     if not _same_inputs(known, str(path.parent)) or not _same_files(known, of):
@@ -94,6 +96,15 @@ def _package(top: str, lock_path: str) -> str | None:
     if not inside and os.path.isfile(os.path.join(top, "__init__.py")):
         return top
     return os.path.join(top, inside[0]) if len(inside) == 1 and inside[0] != name and not lock_path else None
+
+
+def _is_its_pack(given: str, known: str, home: Path) -> bool:
+    """Whether the pack that was asked for is the lock's: a shipped one by name, another by its place."""
+    if not given:
+        return True
+    if given.endswith(".toml") or "/" in given:
+        return "/" in known and os.path.samefile(given, home / known)
+    return given == known
 
 
 def _is_well(known: lock.Lock) -> bool:

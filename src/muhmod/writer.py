@@ -58,6 +58,8 @@ def _write_of_change(of: Tree, change: Change) -> journal.Write:
 
 
 def _write_of(path: Path, data: bytes | None) -> journal.Write:
+    if path.is_symlink() and not path.exists():
+        raise RefusedError(f"{path.name} is a link that leads nowhere", "mend it, or remove it")
     before = journal.digest(path.read_bytes()) if path.exists() else ""
     return journal.Write(path, before, data)
 

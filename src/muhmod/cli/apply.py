@@ -63,10 +63,11 @@ def apply(trees: tuple[str, ...], **given: Any) -> int:
         made = engine.plan_all(pairs, pack, settings.options(), purpose, settings.jobs)
         code = max(plan.code for plan in made)
         if given["interactive"]:
-            made = [_three_way(plan, settings.options()) for plan in made]
+            answered = [_three_way(plan, settings.options()) for plan in made]
+            made = [plan for plan, _ in answered]
             code = max(plan.code for plan in made)
-        if given["interactive"] and not code:
-            made = [_ask(plan, settings.options()) for plan in made]
+            if not code:
+                made = [_ask(plan, settings.options(), ours) for plan, ours in answered]
         refusal = ""
         if mode == "write" and not code:
             made, refusal, code = _write(made, settings)
@@ -87,11 +88,15 @@ def _write(made: list[Plan], settings: Settings) -> tuple[list[Plan], str, int]:
         return made, str(error), error.code
 
 
-def _three_way(plan: Plan, options: Options) -> Plan:
-    """Literals that changed under what was written: ours again, theirs from now on, or neither."""
+def _three_way(plan: Plan, options: Options) -> tuple[Plan, set[str]]:
+    """Literals that changed under what was written: ours again, theirs from now on, or neither.
+
+    Gives the plan after the answers, and the rules of which ours are to be written.
+    """
     from muhmod import engine, record
 
     known = plan.known
+    ours: set[str] = set()
     for row in plan.sites:
         if row.state != "drifted" or {one.kind for one in row.differences} - {"literal", "moved"}:
             continue
@@ -108,18 +113,19 @@ def _three_way(plan: Plan, options: Options) -> Plan:
             keep = answer[:1].lower() == "t"
             reason = f"{'theirs' if keep else 'ours'}, answered to -i"
             known = record.accepted(plan.tree, plan.pack, known, row.rule, reason, "", keep=keep)
-    return plan if known is plan.known else engine.plan(plan.tree, plan.pack, options, known)
+            ours |= set() if keep else {row.rule}
+    return plan if known is plan.known else engine.plan(plan.tree, plan.pack, options, known), ours
 
 
-def _ask(plan: Plan, options: Options) -> Plan:
-    """Each edit in turn: yes, no, all, quit, explain."""
+def _ask(plan: Plan, options: Options, ours: set[str]) -> Plan:
+    """Each edit in turn: yes, no, all, quit, explain; but of those rules that were answered for."""
     from muhmod import engine
 
     declined: set[tuple[str, int]] = set()
     rest = ""
     for rule, file, edit in plan.edits:
         row = next(row for row in plan.sites if row.rule == rule)
-        answer = rest or _answer(row, file, int(edit.name.rpartition("#")[2]))
+        answer = "y" if rule in ours else rest or _answer(row, file, int(edit.name.rpartition("#")[2]))
         if answer in ("a", "q"):
             rest = "y" if answer == "a" else "n"
             answer = rest

@@ -22,7 +22,7 @@ from muhmod.cli.shared import (
     say,
     writing,
 )
-from muhmod.errors import RefusedError, UsageError, nearest
+from muhmod.errors import FileError, RefusedError, UsageError, nearest
 
 if TYPE_CHECKING:
     from muhmod.engine import Plan
@@ -78,7 +78,7 @@ def _pack_and_trees(words: list[str], settings: Settings) -> tuple[Pack, list[Tr
 
 
 def _pack_of(known: Lock, path: Path) -> str:
-    return str(path.parent / known.rules) if known.rules.endswith(".toml") else known.rules
+    return str(path.parent / known.rules) if "/" in known.rules else known.rules
 
 
 def _rows(plan: Plan) -> tuple[SiteReport, ...]:
@@ -131,7 +131,7 @@ def _report(made: list[Plan], code: int, out: Out, settings: Settings) -> None:
             out.lines(report.advised(plan.advice, full=full))
     out.close()
     for plan in made:
-        _talk(plan, code, quiet=quiet)
+        _talk(plan, code, settings.lock(), quiet=quiet)
 
 
 def _exchange(out: Out, name: str, made: list[Plan], code: int, *, full: bool, strict: bool) -> None:
@@ -160,7 +160,8 @@ def _pending(made: list[Plan]) -> str:
     return "tuning literals that no rule owns"
 
 
-def _talk(plan: Plan, code: int, *, quiet: bool) -> None:
+def _talk(plan: Plan, code: int, given_lock: Path | None, *, quiet: bool) -> None:
+    where = f"at {given_lock}" if given_lock else f"beside {plan.tree.name}/"
     if quiet:
         for row in plan.sites:
             if row.code:
@@ -170,7 +171,7 @@ def _talk(plan: Plan, code: int, *, quiet: bool) -> None:
     for note in plan.notes:
         say(note, "note")
     if plan.known is None:
-        say(f"no lock beside {plan.tree.name}/: held against the rules alone; `muhmod pin` makes one")
+        say(f"no lock {where}: held against the rules alone; `muhmod pin` makes one")
     if not code:
         say(unchanged.closing(plan.tree.name, plan.pack.name))
     elif code == 1 and not _code(plan, strict=False):
@@ -233,7 +234,7 @@ def relock(tree_path: str, **given: Any) -> int:
     settings = Settings(given)
     of = tree.locate(tree_path, tree.PACKAGES)
     path = lock.beside(of.home, settings.lock())
-    known = lock.salvage(path)
+    known, gone = lock.salvage(path)
     if known is None:
         raise RefusedError(
             f"there is no {path.name} beside {of.name}/", "`muhmod pin` or `muhmod apply` makes one"
@@ -244,12 +245,21 @@ def relock(tree_path: str, **given: Any) -> int:
     with writing([of], "write"):
         known = record.chosen(of, pack, known)
         made = engine.plan(of, pack, engine.Options(), known, engine.Purpose(rewrite=False))
-        new = record.locked(made, lock.name_of(of.package, path), path)._replace(pinned=known.pinned)
-        writer.save(made, path, new)
-    code = _refused(made)
-    if not given["quiet"]:
+        code = _refused(made)
+        if code == 4:
+            raise FileError("nothing was written: a file in reach cannot be read", "mend it, then relock")
+        new = record.locked(made, lock.name_of(of.package, path), path)
+        # What a damaged lock said of a site cannot be made up: how it was, and the way back.
+        kept = tuple(entry for entry in new.entries if entry.rule not in gone)
+        new = new._replace(pinned=known.pinned, entries=kept)
+        writer.save(made, path, new._replace(stamp=lock.Stamp()) if gone else new)
+    for name in sorted(gone):
+        say(f"{name}: its line is lost, and with it how it was pinned and the way back", "error")
+    if gone:
+        say("take the lock back from version control, or `muhmod accept SITE --reason WHY` as it stands")
+    elif not given["quiet"]:
         say(f"{path.name}: {len(new.entries)} sites{'; those named above keep their pins' if code else ''}")
-    return code
+    return max(code, 3 if gone else 0)
 
 
 @click.command()

@@ -179,10 +179,12 @@ def _configuration() -> dict[str, Any]:
     for folder in (Path.cwd(), *Path.cwd().parents):
         own, project = folder / "muhmod.toml", folder / "pyproject.toml"
         path = own if own.is_file() else project
-        if path is own or (project.is_file() and b"tool.muhmod" in project.read_bytes()):
+        if path is own or (project.is_file() and b"muhmod" in project.read_bytes()):
             from muhmod import rulebook
 
-            return rulebook.config(path)
+            found = rulebook.config(path)
+            if found or path is own:
+                return found
         if (folder / ".git").exists():
             break
     return {}

@@ -49,6 +49,12 @@ class Reading:
             self._data[file] = tree.read(self.tree, file)
         return self._data[file]
 
+    def matters(self, needle: bytes) -> None:
+        """What a state rests on is in the files that hold the needle too, now and later."""
+        if needle not in self.needles:
+            self.needles = (*self.needles, needle)
+            self.near += [file for file in self.files if file not in self.near and needle in self.data(file)]
+
     def source(self, file: str, data: bytes | None = None) -> Source:
         """The parsed file. Raises FileError, the same one each time."""
         if file in self.faults:
@@ -183,9 +189,14 @@ def look(file: str, data: bytes | None, rule: Rule, reading: Reading, into: Sear
         into.faults.append(too_deep(file))
         return
     for found in every:
-        found = found._replace(file=file)
+        found = roomy(rule, found)._replace(file=file)
         bound = binds(rule, found, source.module) and rule.file in ("", file)
         (into.bound if bound else into.others).append((source, found))
+
+
+def roomy(rule: Rule, found: Found) -> Found:
+    """The site as the rule sees it: with the room for a ladder where it emits one."""
+    return found.with_room() if rule.keys else found
 
 
 def too_deep(file: str) -> FileError:

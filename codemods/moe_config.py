@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left, bisect_right
 
 from muhmod.flow import Flow, Leaf, read_only
-from muhmod.model import Arrival, Found, Slot
+from muhmod.model import LADDER, Arrival, Found, Room, Slot, Spelling
 from muhmod.site import Module, Resolve, Scope, Site, make_slot, nowhere, segment_of, statements
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
@@ -40,6 +40,8 @@ class MoeConfig(Site):
             body: list[ast.stmt] = [s for s in module.tree.body if not isinstance(s, definitions)]
         else:
             body = scope.node.body
+        ladder = _standing(body)
+        body = [statement for statement in body if statement is not ladder]
         if not _decides(body, lines):
             return None
         function = None if isinstance(scope.node, ast.ClassDef) else scope.node
@@ -57,7 +59,10 @@ class MoeConfig(Site):
             return None
         ordered = sorted(slots.values(), key=lambda slot: slot.start)
         problem = "; ".join(dict.fromkeys([*flow.odd, *flow.rebound.values()]))
-        return self.found(scope, _form(body), ordered, module, **({"problem": problem} if problem else {}))
+        found = self.found(scope, _form(body), ordered, module, **({"problem": problem} if problem else {}))
+        if isinstance(function, ast.FunctionDef):
+            found = found._replace(room=_room(module, function, body, ladder))
+        return found.with_room() if ladder is not None else found
 
 
 def _decides(body: list[ast.stmt], lines: list[int]) -> bool:
@@ -102,6 +107,106 @@ def _tile_write(node: ast.AST) -> bool:
         and isinstance(node.slice, ast.Constant)
         and node.slice.value in TILE
     )
+
+
+# The ladder ------------------------------------------------------------------------------------
+# A generated ladder is the `if` before the last return that computes an expert's rows by these names.
+_COMPUTED = {"rows", "active", "need"}
+# What it computes besides: the dict may be called none of these.
+_LOCALS = {*_COMPUTED, "tile", "block_m", "block_n", "block_k", "group", "warps", "stages"}
+_SIZES = (("M",), ("E",), ("N",), ("K",), ("topk", "top_k"))
+# What a test may be about if its branches are those of sizes, quantisation or another card.
+_KNOWN = {"M", "E", "N", "K", "topk", "top_k", "dtype", "is_marlin", "block_shape", "current_platform"}
+_ELEMENTS = ("float16", "bfloat16")
+
+
+def _standing(body: list[ast.stmt]) -> ast.stmt | None:
+    """The generated ladder that stands in a function's body."""
+    match body:
+        case [*_, ast.If(body=inner) as ladder, ast.Return()]:
+            bound = {t.id for s in inner if isinstance(s, ast.Assign) for t in s.targets
+                     if isinstance(t, ast.Name)}  # fmt: skip
+            return ladder if bound >= _COMPUTED else None
+    return None
+
+
+def _room(module: Module, function: ast.FunctionDef, body: list[ast.stmt], ladder: ast.stmt | None) -> Room:
+    """The room behind the last statement of the decision; its slot says why none can be."""
+    parameters = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+    last = body[-1]
+    before = body[-2] if len(body) > 1 else function
+    first = (before.end_lineno or 0) + 1
+    line, end_line = (ladder.lineno, ladder.end_lineno or 0) if ladder else (first, first - 1)
+    start, end = (module.offset(line, 0), module.offset(end_line + 1, 0)) if last.lineno >= first else (0, 0)
+    displays = _displays_of(body)
+    reason = _no_room(module, body, parameters) or ("" if last.lineno >= first and displays else _NOT_ALONE)
+    slot = Slot(
+        LADDER, start, end, line, max(line, end_line), module.text[start:end],
+        editable=not reason, reason=reason, segment=(*module.span(function), "block"),
+        column=1, end_column=1,
+    )  # fmt: skip
+    if reason:
+        return Room(slot)
+    key = next(key for display in displays for key in display.keys if isinstance(key, ast.Constant))
+    quote = module.source(key)[-1]
+    at = module.span(last)[0]
+    indent = module.text[module.offset(last.lineno, 0) : at]
+    known = [next(name for name in names if name in parameters) for names in _SIZES]
+    listed = ", ".join(f"{quote}{element}{quote}" for element in _ELEMENTS)
+    marlin = " and not is_marlin" if "is_marlin" in parameters else ""
+    assert isinstance(last, ast.Return) and isinstance(last.value, ast.Name)
+    spelling = Spelling(
+        indent=indent,
+        step=indent[function.col_offset :] or "    ",
+        quote=quote,
+        newline="\r\n" if module.text[:at].endswith("\r\n" + indent) else "\n",
+        test=f"dtype in (None, {listed}){marlin}",
+        target=last.value.id,
+        names=tuple((names[0], name) for names, name in zip(_SIZES, known, strict=True) if names[0] != name),
+    )
+    held = set.intersection(
+        *({str(k.value) for k in d.keys if isinstance(k, ast.Constant)} for d in displays)
+    )
+    return Room(slot, spelling, tuple(sorted(held)))
+
+
+_NOT_ALONE = "the function's last return does not stand alone behind a decision"
+
+
+def _displays_of(body: list[ast.stmt]) -> list[ast.Dict]:
+    """The whole dicts that the decision binds: all that name a tile in N."""
+    return [
+        s.value
+        for s in statements(body)
+        if isinstance(s, (ast.Assign, ast.AnnAssign)) and isinstance(s.value, ast.Dict)
+        and any(isinstance(k, ast.Constant) and k.value == "BLOCK_SIZE_N" for k in s.value.keys)
+    ]  # fmt: skip
+
+
+def _no_room(module: Module, body: list[ast.stmt], parameters: list[str]) -> str:
+    """Why no ladder can stand before the last return; empty where one can."""
+    missing = [names[0] for names in (*_SIZES, ("dtype",)) if not {*names} & {*parameters}]
+    if missing:
+        return f"the function is not told {', '.join(missing)}"
+    last = body[-1]
+    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Name):
+        return "the function does not end in a return of its dict by name"
+    if last.value.id in _LOCALS:
+        return f"the dict is called {last.value.id}, as a name of the ladder"
+    bound = {
+        n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    for statement in statements(body):
+        if isinstance(statement, ast.If) and not (_ends(statement.body) and not statement.orelse):
+            names = {n.id for n in ast.walk(statement.test) if isinstance(n, ast.Name)}
+            other = sorted(names - _KNOWN - bound)
+            if other:
+                return f"line {statement.lineno} tests {other[0]}, which a ladder would pass over"
+    return ""
+
+
+def _ends(block: list[ast.stmt]) -> bool:
+    return bool(block) and isinstance(block[-1], (ast.Return, ast.Raise))
 
 
 def _keys(leaf: Leaf, flow: Flow) -> list[str]:

@@ -19,11 +19,12 @@ UNCHANGED = {
 
 
 def _pack(form, tmp_path):
-    """The fixtures' pack, with the site rule of the form where it has one of its own."""
+    """The fixtures' pack, with the site rule of the form where it has one of its own, or the form's pack."""
     common = (FIXTURES / "rules.toml").read_text()
     own = form / "rules.toml"
     if own.is_file():
-        common = common[: common.index("[sites]")] + own.read_text()
+        text = own.read_text()
+        common = text if text.startswith("schema") else common[: common.index("[sites]")] + text
     path = tmp_path / "rules.toml"
     path.write_text(common)
     return path

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from muhmod import catalog, tree
+from muhmod.model import LADDER
 from muhmod.site import Module
 
 from . import trees
@@ -162,6 +163,9 @@ def _same_to_both_readers(paths):
             if isinstance(node, cst.BaseExpression)
         }
         for slot in slots:
+            if slot.name == LADDER:
+                # A statement, not an expression: held against LibCST where it is written.
+                continue
             start = len(text[: slot.start].encode())
             node = spans[start, len(slot.text.encode())]
             bare = node.with_changes(lpar=(), rpar=())

@@ -7,11 +7,13 @@ import re
 
 from muhmod import derive, entries, guards
 from muhmod.derive.arms import possible, tests_against
+from muhmod.derive.kernels.ladder import shown as shown_ladder
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import DerivationError
 from muhmod.guards import UNPROVEN
 from muhmod.lock import Entry
-from muhmod.model import Derived, Edit, Found, GuardResult, SiteReport, Slot, SlotReport
+from muhmod.model import LADDER, Derived, Edit, Found, GuardResult, SiteReport, Slot, SlotReport
+from muhmod.readers import readers
 from muhmod.rulebook import Pack, Rule
 from muhmod.search import Reading, Search, Source
 from muhmod.site import Definition, Module, dotted, read_early
@@ -100,6 +102,8 @@ def decide(
     if rule.remove:
         return _removal(row, found)
     try:
+        if rule.keys:
+            return _ladder(row, rule, found, reading, pack)
         return _values(row, rule, found, pack)
     except DerivationError as error:
         reason = f"derivation refused: {error.message}" + (f"; {error.hint}" if error.hint else "")
@@ -137,6 +141,8 @@ def _plain(slot: Slot, note: str = "no rule sets it") -> SlotReport:
         shown = slot.entry.show() or slot.text
     elif slot.name == "configs":
         shown = "the list"
+    elif slot.name == LADDER:
+        shown = shown_ladder(slot.text)
     else:
         shown = " ".join(slot.text.split())
     return SlotReport(
@@ -177,8 +183,37 @@ def _removal(row: SiteReport, found: Found) -> tuple[SiteReport, list[Edit]]:
     return row._replace(state="pending", slots=tuple(slots)), edits
 
 
+def _ladder(
+    row: SiteReport, rule: Rule, found: Found, reading: Reading, pack: Pack
+) -> tuple[SiteReport, list[Edit]]:
+    """A generated ladder in its room, where every reader of the dict takes what it adds."""
+    room = found.room
+    assert room is not None
+    index = next(n for n, slot in enumerate(found.slots) if slot.name == LADDER)
+    slot = found.slots[index]
+    refused = slot.reason
+    added = sorted({*rule.keys} - {*room.held})
+    if not refused and added:
+        refused = readers(reading, found.file, found.scope).refusal(added)
+    if refused:
+        return row._replace(state="unrewritable", reason=f"no ladder: {refused}", code=3), []
+    derived = derive.run("moe_ladder", pack.facts, Ask(keys=rule.keys, spelling=room.spelling))
+    kept = [_plain(one, "kept: what is left to it when the ladder is not taken") for one in found.slots]
+    report = _plain(slot)._replace(note="holds the derived ladder", derived=derived)
+    if slot.text == derived.value:
+        return row._replace(slots=(*kept[:index], report, *kept[index + 1 :])), []
+    new = str(derived.value)
+    report = report._replace(new=shown_ladder(new), note="")
+    edit = Edit(_key(index, slot), slot.start, slot.end, "block", new, slot.segment)
+    return row._replace(state="pending", slots=(*kept[:index], report, *kept[index + 1 :])), [edit]
+
+
 def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[SiteReport, list[Edit]]:
     """Each slot that the rule sets, against its derived value."""
+    ladder = next((slot for slot in found.slots if slot.name == LADDER), None)
+    if ladder is not None:
+        reason = f"a generated ladder in line {ladder.line} decides over what this rule sets"
+        return row._replace(state="unrewritable", reason=reason, code=3), []
     held = {name for slot in found.slots for name in (slot.name, *slot.also)}
     missing = [name for name in rule.slots if name not in held]
     if missing:
@@ -231,7 +266,8 @@ def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, 
     if unlike:
         note = f"the same literal also sets {unlike[0]}, which the rule sets otherwise"
         return plain._replace(note=note), None, False
-    ask = Ask(slot.arrivals, literal=setting.value, reason=setting.reason)
+    launch = {"num_warps", "num_stages"} <= {*rule.slots}
+    ask = Ask(slot.arrivals, literal=setting.value, reason=setting.reason, launch=launch)
     derived = derive.run(setting.derive, pack.facts, ask)
     if derived.value == slot.value and type(derived.value) is type(slot.value):
         return plain._replace(note="holds the derived value", derived=derived), None, True

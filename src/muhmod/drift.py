@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from muhmod.fingerprint import Place, Word
 from muhmod.lock import Entry, Pinned
-from muhmod.model import Cause, Difference, ThreeWay
+from muhmod.model import Cause, Difference, ThreeWay, differing
 from muhmod.site import fold
 
 # Words that a guard's change changes by itself.
@@ -93,8 +93,9 @@ def cause(
 def _said(pinned: Pinned, text: str) -> str:
     if text.startswith("["):
         return f"{pinned.name}: {_list(pinned.base, text)}"
-    written = f", written {_short(pinned.ours)}" if pinned.ours != pinned.base else ""
-    return f"{pinned.name} is {_short(text)}; pinned {_short(pinned.base)}{written}"
+    now, base, ours = differing((text, pinned.base, pinned.ours))
+    written = f", written {ours}" if ours != base else ""
+    return f"{pinned.name} is {now or 'gone'}; pinned {base or 'as none'}{written}"
 
 
 def _list(was: str, now: str) -> str:

@@ -22,6 +22,7 @@ from muhmod.search import (
     binds,
     neighbours,
     parse,
+    roomy,
     search,
     too_deep,
 )
@@ -236,7 +237,10 @@ def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]], rea
         places=tuple(
             pins.place(rule, after, found._replace(file=change.file))
             for rule in rules
-            for found in catalog.site(rule.site).find(after.module, reading.from_file(after.file))
+            for found in (
+                roomy(rule, one)
+                for one in catalog.site(rule.site).find(after.module, reading.from_file(after.file))
+            )
             if binds(rule, found, after.module)
         )
     )
@@ -423,7 +427,8 @@ def _second_pass(
         if rule.name not in rules:
             continue
         again = Search()
-        for found in catalog.site(rule.site).find(after.module, reading.from_file(after.file)):
+        for one in catalog.site(rule.site).find(after.module, reading.from_file(after.file)):
+            found = roomy(rule, one)
             if binds(rule, found, after.module) or (rule.remove and found.scope == rule.scope):
                 again.bound.append((after, found._replace(file=after.file)))
         results = [decide(rule, after, found, reading, pack) for _, found in again.bound]

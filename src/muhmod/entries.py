@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from muhmod import derive
 from muhmod.derive.arms import possible, tests_against
+from muhmod.derive.attention import refused_keys
 from muhmod.derive.work import Ask, Facts, Work
 from muhmod.errors import DerivationError
-from muhmod.model import Derived, Edit, Entry, Found, Slot, SlotReport
+from muhmod.model import Derived, Edit, Entry, Found, Kind, Slot, SlotReport
 
 
 class _Part(NamedTuple):
@@ -38,9 +39,7 @@ def decided(found: Found, derivation: str, facts: Facts) -> tuple[list[SlotRepor
         derived = derive.run(derivation, facts, ask)
         fates = derive.entries(facts, ask)
         for slot, (entry, fate, why) in zip(slots, fates, strict=False):
-            stays[slot.start] = _judged(
-                slot, entry, fate, Derived(entry.show(), "limit", (why,), derived.facts)
-            )
+            stays[slot.start] = _judged(slot, entry, fate, why, derived)
         new = [
             (entry, Derived(entry.show(), "heuristic", (*derived.steps, why), derived.facts))
             for entry, fate, why in fates
@@ -63,7 +62,7 @@ def decided(found: Found, derivation: str, facts: Facts) -> tuple[list[SlotRepor
             whole = part.whole
             edits.append(
                 Edit(f"configs#{part.number}", whole.start, whole.end, "entries", "", whole.segment,
-                     (keep, payload, len(taken) > 1))
+                     (keep, payload, len(taken) > 1, refused_keys(Work(facts))))
             )  # fmt: skip
     return reports, edits
 
@@ -110,11 +109,14 @@ def _entry(slot: Slot) -> Entry:
     return entry
 
 
-def _judged(slot: Slot, entry: Entry, fate: str, why: Derived) -> SlotReport:
-    stays = fate == "keep"
+_NOTES = {"keep": "feasible: stays", "drop": "cannot run: goes", "slower": "slower than others: goes"}
+
+
+def _judged(slot: Slot, entry: Entry, fate: str, why: str, derived: Derived) -> SlotReport:
     shown = entry.show()
-    note = "feasible: stays" if stays else "cannot run: goes"
-    return _plain(slot, note)._replace(new=shown if stays else "", derived=why)
+    kind: Kind = "heuristic" if fate == "slower" else "limit"
+    reason = Derived(shown, kind, (why,), derived.facts)
+    return _plain(slot, _NOTES[fate])._replace(new=shown if fate == "keep" else "", derived=reason)
 
 
 def _plain(slot: Slot, note: str) -> SlotReport:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, TypeAlias
 
-from muhmod.model import Found, Slot
+from muhmod.model import LADDER, Found, Slot
 from muhmod.site import Module, own_expressions, statements
 
 _NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_]\w*")
@@ -139,6 +139,8 @@ def _guards_of(module: Module, definition: ast.stmt) -> tuple[str, ...]:
 
 def normalised(text: str) -> str:
     """An expression's text without its layout and comments."""
+    if not text.strip():
+        return ""
     try:
         return ast.unparse(ast.parse(f"({text}\n)", mode="eval"))
     except SyntaxError:
@@ -152,6 +154,7 @@ class _Blank:
         self.module = module
         self.expressions = set() if remove else {(slot.start, slot.end) for slot in slots}
         self.statements = {slot.segment[:2] for slot in slots} if remove else set()
+        self.ladders = {(slot.line, slot.end_line) for slot in slots if slot.name == LADDER and slot.text}
         self.lines = {slot.line for slot in slots}
 
     def expression(self, node: ast.expr) -> bool:
@@ -159,7 +162,9 @@ class _Blank:
         return node.lineno in self.lines and self.module.span(node) in self.expressions
 
     def statement(self, node: ast.stmt) -> bool:
-        """Whether the statement is one that the rule removes."""
+        """Whether the statement is one that the rule removes, or the ladder that it emits."""
+        if (node.lineno, node.end_lineno) in self.ladders:
+            return True
         return node.lineno in self.lines and self.module.span(node) in self.statements
 
 

@@ -36,6 +36,15 @@ class Fact(NamedTuple):
     chosen: str = ""
 
 
+def differing(texts: tuple[str, ...], most: int = 60) -> tuple[str, ...]:
+    """The texts, cut to what shows: long ones that begin alike from a little before where they differ."""
+    long = [text for text in texts if len(text) > most]
+    alike = next((n for n, chars in enumerate(zip(*long, strict=False)) if len({*chars}) > 1), 0)
+    start = long[0].rfind(" ", 0, max(0, alike - most // 3)) + 1 if len(long) > 1 and alike else 0
+    cut = [text[start:] if len(text) > most else text for text in texts]
+    return tuple(text if len(text) <= most else f"{text[: most - 3]}…" for text in cut)
+
+
 class Derived(NamedTuple):
     """A value with its reason: numbered steps, and every fact that a step used."""
 
@@ -114,6 +123,39 @@ class Slot(NamedTuple):
     end_column: int = 0
 
 
+# The slot that holds a generated ladder, and the keys that one sets: all, or the first alone.
+LADDER = "ladder"
+LADDER_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
+
+
+class Spelling(NamedTuple):
+    """How a generated block is written in a file.
+
+    `indent`: before each line; `step`: of one block in another; `test`: under which the block is taken;
+    `target`: the dict that it sets; `names`: what the source calls M, E, N, K and topk.
+    """
+
+    indent: str = ""
+    step: str = "    "
+    quote: str = '"'
+    newline: str = "\n"
+    test: str = ""
+    target: str = "config"
+    names: tuple[tuple[str, str], ...] = ()
+
+
+class Room(NamedTuple):
+    """Where a generated ladder stands or could stand: behind the decision, before the dict is returned.
+
+    `slot`: the whole lines of the ladder, empty where there is none, not editable where none can be;
+    `held`: the keys that every dict of the decision holds.
+    """
+
+    slot: Slot
+    spelling: Spelling = Spelling()
+    held: tuple[str, ...] = ()
+
+
 class Found(NamedTuple):
     """A tuning site in one file. `satisfied` says why nothing is left to do, `problem` why nothing can be."""
 
@@ -126,6 +168,13 @@ class Found(NamedTuple):
     problem: str = ""
     satisfied: str = ""
     file: str = ""
+    room: Room | None = None
+
+    def with_room(self) -> Found:
+        """With the room for a ladder among its slots, where there is such."""
+        if self.room is None or self.room.slot in self.slots:
+            return self
+        return self._replace(slots=(*self.slots, self.room.slot))
 
 
 class Edit(NamedTuple):
@@ -134,7 +183,7 @@ class Edit(NamedTuple):
     name: str
     start: int
     end: int
-    op: Literal["replace", "remove", "entries"]
+    op: Literal["replace", "remove", "entries", "block"]
     new: str
     segment: tuple[int, int, Literal["statement", "expression", "block"]]
     payload: tuple[object, ...] = ()
@@ -182,6 +231,11 @@ class ThreeWay(NamedTuple):
     base: str
     ours: str
     theirs: str
+
+    def show(self) -> str:
+        """All three, each from where they differ; of a ladder that is a few words."""
+        parts = differing((self.base, self.ours, self.theirs))
+        return f"{self.slot}: base {parts[0]}, ours {parts[1]}, theirs {parts[2]}"
 
 
 class SiteReport(NamedTuple):

@@ -11,7 +11,7 @@ from muhmod.engine import Change, Options, Plan, Purpose, plan
 from muhmod.errors import MuhmodError, RefusedError, UsageError
 from muhmod.fingerprint import Place, governed
 from muhmod.lock import Entry, Pinned
-from muhmod.model import SiteReport
+from muhmod.model import LADDER, SiteReport
 from muhmod.rulebook import Pack
 from muhmod.site import Module
 from muhmod.tree import Tree
@@ -269,6 +269,8 @@ def _by_structure(module: Module, entry: Entry) -> list[int | None]:
     """The slots of the pinned names and order, where each splice's own still holds what was written."""
     places = [found for found in catalog.site(entry.site).find(module) if found.scope == entry.scope]
     names = [slot.name for slot in entry.slots]
+    if LADDER in names:
+        places = [found.with_room() for found in places]
     if len(places) != 1 or [slot.name for slot in governed(places[0], names)] != names:
         return []
     slots = {f"{slot.name}#{number}": slot for number, slot in enumerate(places[0].slots)}

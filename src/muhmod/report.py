@@ -310,11 +310,7 @@ def drift(row: SiteReport) -> list[str]:
     for one in others:
         where = f"{one.file}:{one.line}: " if one.file else ""
         lines.append(f"{one.kind}: {where}{one.text}")
-    lines += [
-        f"{one.slot}: base {one.base}, ours {one.ours}, theirs {one.theirs}"
-        for one in row.literals
-        if not one.base.startswith("[")
-    ]
+    lines += [one.show() for one in row.literals if not one.base.startswith("[")]
     lines += [f"candidate: {text}" for text in row.candidates]
     return lines
 

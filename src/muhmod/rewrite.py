@@ -21,6 +21,7 @@ from muhmod.model import Edit, Entry, Scalar
 Grammar = Literal["statement", "expression", "block"]
 _TO_LINE_END = re.compile(r"[^\r\n]*")
 _Node = TypeVar("_Node", bound=cst.CSTNode)
+_Part = TypeVar("_Part", bound="cst.Arg | cst.BaseDictElement")
 
 
 class Splice(NamedTuple):
@@ -44,6 +45,8 @@ def rewrite(text: str, edits: list[Edit]) -> list[Splice]:
         if edit.op == "remove":
             start, end = remove_statement(text, edit.segment[0], edit.segment[1])
             splices.append(Splice(edit, start, end, ""))
+        elif edit.op == "block":
+            splices.append(_block(text, edit))
         else:
             segments.setdefault(edit.segment, []).append(edit)
     for (start, end, grammar), group in segments.items():
@@ -194,6 +197,35 @@ def remove_statement(text: str, start: int, end: int) -> tuple[int, int]:
     return line_start, cut + newline
 
 
+def _block(text: str, edit: Edit) -> Splice:
+    """A statement of its own put in, or in the place of the old one, in front of a function's last.
+
+    The segment is the function. LibCST must read the new statement as an `if`, and all others as before.
+    """
+    start, end, _ = edit.segment
+    made = Splice(edit, edit.start, edit.end, edit.new)
+    before = _Frame(text[start:end], "block").module
+    moved = made._replace(start=edit.start - start, end=edit.end - start)
+    after = _Frame(spliced(text[start:end], [moved]), "block").module
+    *old, last = _body(before)
+    if edit.start < edit.end:
+        old = old[:-1]
+    *rest, new, behind = _body(after)
+    same = len(rest) == len(old) and all(
+        a.deep_equals(b) for a, b in zip([*old, last], [*rest, behind], strict=True)
+    )
+    if not (same and isinstance(new, cst.If)):
+        raise FileError("LibCST reads the new block otherwise than as one statement more")
+    return made
+
+
+def _body(module: cst.Module) -> list[cst.BaseStatement]:
+    match module.body:
+        case [cst.FunctionDef(body=cst.IndentedBlock(body=body))]:
+            return [*body]
+    raise RefusedError("LibCST and ast disagree about the function")
+
+
 # Autotune lists -------------------------------------------------------------------------------
 
 
@@ -201,7 +233,9 @@ def _entries(node: cst.BaseExpression, edit: Edit) -> cst.BaseExpression:
     """The list with entries dropped and added. Comments between entries all stay."""
     if not isinstance(node, cst.List):
         raise RefusedError("LibCST and ast disagree about the list")
-    kept_, added, is_part = cast("tuple[tuple[bool, ...], tuple[Entry, ...], bool]", edit.payload)
+    kept_, added, is_part, gone = cast(
+        "tuple[tuple[bool, ...], tuple[Entry, ...], bool, tuple[str, ...]]", edit.payload
+    )
     elements = list(node.elements)
     flags = iter(kept_)
     # A starred part is a list of its own: it stays.
@@ -224,7 +258,9 @@ def _entries(node: cst.BaseExpression, edit: Edit) -> cst.BaseExpression:
         # What stands behind the last entry of old stays behind it, before the new ones.
         behind = _joined([*carried, _indented(closing, plain)])
         first = _set_off(behind, plain) if rows else behind
-        rows += [(plain, cst.Element(_clone(cst.ensure_type(template, cst.Call), entry))) for entry in added]
+        rows += [
+            (plain, cst.Element(_clone(cst.ensure_type(template, cst.Call), entry, gone))) for entry in added
+        ]
         rows[-len(added)] = (first, rows[-len(added)][1])
         end = _without_comments(closing)
         carried = []
@@ -359,24 +395,39 @@ def _template(elements: list[cst.BaseElement], keep: tuple[bool, ...]) -> cst.Ba
     return own[0][0].value
 
 
-def _clone(template: cst.BaseExpression, entry: Entry) -> cst.BaseExpression:
+def _clone(template: cst.BaseExpression, entry: Entry, gone: tuple[str, ...]) -> cst.BaseExpression:
     """A `triton.Config(…)` spelled like the template, with the entry's values.
 
     Keys of the dict that the template lacks are left out, since its kernel need not take them;
-    launch options that it lacks are added; keys that the entry lacks keep their value.
+    launch options that it lacks are added; keys that the entry lacks keep their value, but for those that
+    are `gone`: the platform refuses them.
     """
     match template:
         case cst.Call(args=[cst.Arg(value=cst.Dict() as display) as first, *options]):
             values = dict(entry.values + entry.options)
-            pairs = [_with_value(item, _key(item), values) for item in display.elements]
-            named = [_with_value(o, o.keyword.value if o.keyword else "", values) for o in options]
-            held = {o.keyword.value for o in options if o.keyword}
-            arguments = [first.with_changes(value=display.with_changes(elements=pairs)), *named]
+            left = gone if not {*gone} & {*values} else ()
+            pairs = _without([(_key(item), item) for item in display.elements], left)
+            named = _without([(o.keyword.value if o.keyword else "", o) for o in options], left)
+            held = {name for name, _ in named}
+            elements = [_with_value(item, name, values) for name, item in pairs]
+            arguments = [
+                first.with_changes(value=display.with_changes(elements=elements)),
+                *(_with_value(option, name, values) for name, option in named),
+            ]
             for name, value in entry.options:
                 if name not in held:
                     arguments = _with_option(arguments, name, value)
             return template.with_changes(args=arguments)
     raise _disagree("the list's entries")
+
+
+def _without(pairs: list[tuple[str, _Part]], names: tuple[str, ...]) -> list[tuple[str, _Part]]:
+    """The items but for those of these names; what closes the last stays with the one that is last then."""
+    kept = [(name, part) for name, part in pairs if name not in names]
+    if kept and kept[-1] is not pairs[-1]:
+        name, part = kept[-1]
+        kept[-1] = (name, cast("_Part", part.with_changes(comma=pairs[-1][1].comma)))
+    return kept
 
 
 class _Uncommented(cst.CSTTransformer):

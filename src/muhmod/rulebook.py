@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from muhmod.derive.work import Facts
 from muhmod.errors import UsageError, nearest
-from muhmod.model import Candidate, Scalar, Status
+from muhmod.model import LADDER, LADDER_KEYS, Candidate, Scalar, Status
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -81,7 +81,7 @@ _CONFIG: dict[str, Any] = {
 _STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
 _PACK_KEYS = {"schema", "title", "extends", "hardware", "model", "packages", "modules", "choose", "sites"}
 _SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
-              "when_absent", "expect", "depends_on"}  # fmt: skip
+              "when_absent", "expect", "depends_on", "emit"}  # fmt: skip
 _SLOT_KEYS = {"derive", "value", "reason"}
 _GUARDS = ("implemented", "exists")
 
@@ -119,6 +119,8 @@ class Rule(NamedTuple):
     expect: int = 1
     depends_on: tuple[str, ...] = ()
     file: str = ""
+    # What a generated ladder sets, where the rule has one emitted.
+    keys: tuple[str, ...] = ()
 
 
 class Pack(NamedTuple):
@@ -165,7 +167,7 @@ class _Document(NamedTuple):
 
 
 _NATURAL = {"BLOCK": "prefill_block", "NUM_WARPS": "prefill_warps", "BLOCK_SIZE_M": "moe_block_m",
-            "return": "shared_memory", "configs": "attention_configs"}  # fmt: skip
+            "return": "shared_memory", "configs": "attention_configs", LADDER: "moe_ladder"}  # fmt: skip
 
 
 def natural_derivation(slot: str) -> str:
@@ -192,21 +194,21 @@ def load(
     Raises UsageError.
     """
     document = _pack(_locate(name, "", "rule pack"))
-    parent = _parent(document)
-    data = {**parent.data, **document.data}
+    line = [*_parents(document), document]
+    data = {key: value for one in line for key, value in one.data.items()}
     base = document.path.parent
     overridden = bool(hardware or model or settings)
     hardware = hardware or _text(document, data, "hardware")
     model = model or _text(document, data, "model")
     claims: dict[str, tuple[Candidate, ...]] = {}
-    paths = list(dict.fromkeys((document.path, parent.path)))
+    paths = [one.path for one in reversed(line)]
     for word, kind in ((hardware, "hardware"), (model, "models")):
         paths.append(_locate(word, kind, kind.rstrip("s"), base))
         claims.update(_facts(_read(paths[-1])))
     claims.update(_settings(settings))
     units = {key: QUANTITIES[key][0] for key in claims}
-    choices = _choices(parent, claims) | _choices(document, claims)
-    rules = _rules(parent) | _rules(document)
+    choices = {key: choice for one in line for key, choice in _choices(one, claims).items()}
+    rules = {key: rule for one in line for key, rule in _rules(one).items()}
     if not rules:
         raise document.fail("the pack has no [sites]", "sites")
     return Pack(
@@ -234,15 +236,16 @@ def _pack(path: Path) -> _Document:
     return document
 
 
-def _parent(document: _Document) -> _Document:
-    """The pack that this one extends, one level up; an empty one where it extends none."""
-    if "extends" not in document.data:
-        return document._replace(data={})
-    name = _text(document, document.data, "extends")
-    parent = _pack(_locate(name, "", "rule pack", document.path.parent))
-    if "extends" in parent.data:
-        raise document.fail(f"{name} extends {parent.data['extends']!r} itself: extend that one", "extends")
-    return parent
+def _parents(document: _Document) -> list[_Document]:
+    """The rule packs that this one extends, the first of them first."""
+    line = [document]
+    while "extends" in line[0].data:
+        name = _text(line[0], line[0].data, "extends")
+        parent = _pack(_locate(name, "", "rule pack", line[0].path.parent))
+        if parent.path in [one.path for one in line]:
+            raise document.fail(f"{name} extends itself, in the end", "extends")
+        line.insert(0, parent)
+    return line[:-1]
 
 
 def _rules(document: _Document) -> dict[str, Rule]:
@@ -503,7 +506,9 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
     guards = tuple(_guard(document, keys, row) for row in table.get("guards", []))
     if not slots and not table.get("remove"):
         raise document.fail("the rule sets nothing: it needs slots, or remove = true", *keys)
-    return rule._replace(
+    if "emit" in table:
+        rule = rule._replace(keys=_ladder_keys(document, keys, table))
+    rule = rule._replace(
         slots={slot: _slot(document, (*keys, "slots", slot), row) for slot, row in slots.items()},
         beside=str(table.get("beside", "")),
         remove=table.get("remove", False) is True,
@@ -513,6 +518,25 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
         expect=expect,
         depends_on=tuple(_words(document, table, "depends_on")),
     )
+    return rule._replace(slots={LADDER: SlotRule("moe_ladder")}) if rule.keys else rule
+
+
+def _ladder_keys(document: _Document, keys: tuple[str, ...], table: dict[str, Any]) -> tuple[str, ...]:
+    """What the ladder of a rule sets: the slots that it names. None for `emit = "leaves"`."""
+    if table["emit"] not in ("ladder", "leaves"):
+        raise document.fail("emit must be ladder or leaves", *keys, "emit")
+    if table["emit"] == "leaves":
+        return ()
+    slots = table.get("slots", {})
+    names = tuple(key for key in LADDER_KEYS if key in slots)
+    if names not in (LADDER_KEYS, LADDER_KEYS[:1]) or len(names) < len(slots):
+        raise document.fail(
+            f"a ladder sets {LADDER_KEYS[0]} alone, or all of {', '.join(LADDER_KEYS)}", *keys, "slots"
+        )
+    for name, row in slots.items():
+        if isinstance(row, dict) and "value" in row:
+            raise document.fail("a ladder's values are derived: it takes no literal", *keys, "slots", name)
+    return names
 
 
 def _slot(document: _Document, keys: tuple[str, ...], row: object) -> SlotRule:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muhmod.model import Candidate, Derived, Fact, Found, SiteReport, Slot, SlotReport
+from muhmod.model import LADDER, Candidate, Derived, Fact, Found, SiteReport, Slot, SlotReport
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels.choose import Chosen
@@ -74,12 +74,15 @@ def _values(row: SiteReport) -> list[str]:
 
 def _list_values(row: SiteReport) -> list[str]:
     gone = [s for s in row.slots if s.old and not s.new]
+    slower = [s for s in gone if s.derived and s.derived.kind == "heuristic"]
     stays = [s for s in row.slots if s.old and s.new]
     new = [s for s in row.slots if s.new and not s.old]
     if not gone and not new:
         return [f"{len(stays)} configs, all feasible" if stays else ""]
     total = f"{len(gone) + len(stays)} -> {len(stays) + len(new)} configs"
-    return [f"{total}: {len(gone)} cannot run (limit), {len(stays)} stay, {len(new)} added (heuristic)"]
+    parts = [f"{len(gone) - len(slower)} cannot run (limit)"] if len(gone) > len(slower) or not slower else []
+    parts += [f"{len(slower)} slower (heuristic)"] if slower else []
+    return [f"{total}: {', '.join(parts)}, {len(stays)} stay, {len(new)} added (heuristic)"]
 
 
 def _why(slot: SlotReport) -> str:
@@ -148,6 +151,8 @@ def derivations(out: Console, values: Iterable[tuple[str, str, str, Derived]]) -
     for site, slot, case, value in values:
         label = f"{site} {slot}" + (f" ({case})" if case else "")
         shown = f"{value.value} configs" if slot == "configs" else value.value
+        if slot == LADDER:
+            shown = "\n" + str(value.value).rstrip()
         _line(out, f"{label} = {shown}  [{value.kind}]", style="bold")
         for number, step in enumerate(value.steps, 1):
             _line(out, f"  {number}. {step}")

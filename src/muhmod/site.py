@@ -247,7 +247,10 @@ class Site:
         ends = [module.line_of(slot.segment[1] - 1) for slot in slots] or lines
         if slots and not any(slot.editable for slot in slots) and not why.get("satisfied"):
             why["problem"] = why.get("problem") or slots[0].reason
-        return Found(self.name, scope.path, min(lines), max(ends), form, tuple(slots), **why)
+        return Found(
+            self.name, scope.path, min(lines), max(ends), form, tuple(slots), why.get("problem", ""),
+            why.get("satisfied", ""),
+        )  # fmt: skip
 
 
 def make_slot(

@@ -101,9 +101,7 @@ def _three_way(plan: Plan, options: Options) -> tuple[Plan, set[str]]:
         if row.state != "drifted" or {one.kind for one in row.differences} - {"literal", "moved"}:
             continue
         for one in row.literals:
-            click.echo(
-                f"{row.rule} {one.slot}: base {one.base}, ours {one.ours}, theirs {one.theirs}", err=True
-            )
+            click.echo(f"{row.rule} {one.show()}", err=True)
         question = f"{row.rule} {row.file}:{row.line}  [o]urs [t]heirs [n]either"
         try:
             answer = click.prompt(question, prompt_suffix="? ", err=True, default="", show_default=False)

@@ -129,7 +129,7 @@ def cases(pack: Pack) -> list[Case]:
     found = []
     for rule in pack.rules:
         for slot, setting in rule.slots.items():
-            ask = Ask(literal=setting.value, reason=setting.reason)
+            ask = Ask(literal=setting.value, reason=setting.reason, keys=rule.keys or Ask().keys)
             asks = {"": ask}
             if setting.derive == "moe_block_m":
                 # The ladder's bounds in the tree that the pack is for stand in for a tree's own.

@@ -9,10 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from muhmod.derive.arms import computed, possible
-from muhmod.derive.attention import attention_configs, prefill_block, prefill_stages, prefill_warps
+from muhmod.derive.attention import (
+    attention_configs,
+    prefill_block,
+    prefill_stages,
+    prefill_warps,
+)
 from muhmod.derive.literal import literal
 from muhmod.derive.memory import partition_size, shared_memory
-from muhmod.derive.moe import moe_block_k, moe_block_m, moe_block_n, moe_group_m
+from muhmod.derive.moe import (
+    moe_block_k,
+    moe_block_m,
+    moe_block_n,
+    moe_group_m,
+    moe_ladder,
+    moe_stages,
+    moe_warps,
+)
 from muhmod.derive.work import Ask, Facts, Value, Work
 from muhmod.errors import DisputedFactError, LimitError, UsageError, nearest
 from muhmod.model import Derived, Entry, Fact, Kind, Scalar
@@ -26,6 +39,9 @@ DERIVATIONS: dict[str, tuple[Kind, Derivation]] = {
     "moe_block_m": ("heuristic", moe_block_m),
     "moe_block_n": ("heuristic", moe_block_n),
     "moe_group_m": ("heuristic", moe_group_m),
+    "moe_ladder": ("heuristic", moe_ladder),
+    "moe_stages": ("heuristic", moe_stages),
+    "moe_warps": ("heuristic", moe_warps),
     "partition_size": ("limit", partition_size),
     "prefill_block": ("limit", prefill_block),
     "prefill_stages": ("heuristic", prefill_stages),
@@ -34,6 +50,8 @@ DERIVATIONS: dict[str, tuple[Kind, Derivation]] = {
 }
 
 
+# Fates of entries that do not stay.
+GONE = ("drop", "slower")
 # Derivations that take the source's arithmetic on the way into account.
 _FOLLOWS_ARITHMETIC = {"prefill_block", "attention_configs", "literal"}
 
@@ -83,7 +101,10 @@ def _refuse_arithmetic(ask: Ask, work: Work) -> None:
 
 
 def entries(facts: Facts, ask: Ask) -> tuple[tuple[Entry, str, str], ...]:
-    """For an autotune list: each entry that should stand, or go, with `keep|drop|add` and why."""
+    """For an autotune list: each entry that should stand, or go, with its fate and why.
+
+    Fates: `keep`; `add`; `drop`, since it cannot run; `slower`, since others are better.
+    """
     if facts.robust:
         return _robust_entries(facts._replace(robust=False), ask)
     value = attention_configs(Work(facts), ask)
@@ -156,14 +177,14 @@ def _robust_entries(facts: Facts, ask: Ask) -> tuple[tuple[Entry, str, str], ...
     work = Work(facts)
     attention_configs(work, ask)
     known = [entries(world, ask) for world in _worlds(facts, work.used.values())]
-    standing = [{entry for entry, fate, _ in rows if fate != "drop"} for rows in known]
+    standing = [{entry for entry, fate, _ in rows if fate not in GONE} for rows in known]
     found = []
     for entry, fate, why in entries(facts, ask):
-        if fate == "drop" or all(entry in world for world in standing):
+        if fate in GONE or all(entry in world for world in standing):
             found.append((entry, fate, why))
         elif fate == "keep":
             found.append((entry, "drop", "a disputed claim rules it out"))
-    if all(fate == "drop" for _, fate, _ in found):
+    if all(fate in GONE for _, fate, _ in found):
         raise LimitError("no configuration is legal under every claim", "choose without --robust")
     return tuple(found)
 

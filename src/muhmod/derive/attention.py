@@ -22,6 +22,8 @@ DOT_MINIMUM = 16
 # Registers a thread that the earlier generator assumed for its occupancy.
 REGISTERS_A_THREAD = 40
 MOST_ENTRIES = 16
+# What Triton takes for AMD's cards only.
+AMD_KEYS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
 # What triton.Config takes where an entry says nothing; older releases took 2.
 DEFAULT_STAGES = 3
 GRID = {
@@ -318,6 +320,11 @@ def _judge(c: Card, entry: Entry) -> tuple[str, str]:
     if bm % bn:
         return "drop", "BLOCK_M % BLOCK_N != 0: the causal mask would be lost"
     return "keep", f"needs {smem_bytes(bm, bn, c.head_dim, c.element):,} B and fits"
+
+
+def refused_keys(work: Work) -> tuple[str, ...]:
+    """The keys of a configuration that Triton refuses: those for AMD's, on NVIDIA's cards."""
+    return AMD_KEYS if modelled(work) and work.facts.get("platform") != "rocm" else ()
 
 
 def key(entry: Entry) -> tuple[Scalar | None, ...]:

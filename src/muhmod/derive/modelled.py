@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from muhmod.derive.attention import key
+from muhmod.derive.attention import key, refused_keys
 from muhmod.derive.kernels import attention as model
 from muhmod.derive.kernels import fused_moe
 from muhmod.derive.kernels.card import Card, card
@@ -41,20 +41,22 @@ def configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...]:
     heads = model.Heads(work.integer("head_dim"), work.element_size())
     rocm = work.fact("platform").value == "rocm"
     preload = not ask.entries or any(entry.get("PRE_LOAD_V") is not None for entry in ask.entries)
-    tiles = [tile for tile in model.attn_fwd(c, heads) if preload or not tile.pre_load_v]
+    tiles = [tile for tile in model.listed(c, heads) if preload or not tile.pre_load_v]
     work.step(
         f"at most {c.smem_per_block:,} B of shared memory a block, {c.smem_per_sm:,} B a multiprocessor and "
         f"{model.most_accumulators(c)} accumulators a thread; BLOCK_M % BLOCK_N = 0 for the causal mask"
     )
     wanted: dict[tuple[Scalar | None, ...], model.Tile] = {tuple(tile): tile for tile in tiles}
-    if not rocm and any(entry.get("waves_per_eu") is not None for entry in ask.entries):
-        work.warnings.append("the list's entries carry waves_per_eu, which Triton for CUDA refuses")
+    work.step(f"the list serves every head size: {heads.width} first, then the best of others that fit it")
     fates = []
     for entry in ask.entries:
-        bm, bn, warps, stages, loaded = key(entry)
-        tile = wanted.get((bm, bn, bool(loaded), warps, stages))
-        if tile is None:
-            fates.append((entry, "drop", _against(c, heads, entry)))
+        tile = wanted.get(_tile_of(entry))
+        fate, why = ("keep", "") if tile else _against(c, heads, entry)
+        foreign = next((name for name in refused_keys(work) if entry.get(name) is not None), "")
+        if foreign and fate != "drop":
+            fates.append((entry, "drop", f"it carries {foreign}, which Triton for CUDA refuses"))
+        elif tile is None:
+            fates.append((entry, fate, why))
         else:
             del wanted[tuple(tile)]
             fates.append((entry, "keep", model.explain(c, heads, tile, _resident(c, tile))))
@@ -66,15 +68,31 @@ def configs(work: Work, ask: Ask) -> tuple[tuple[Entry, str, str], ...]:
     ))  # fmt: skip
 
 
-def _against(c: Card, heads: model.Heads, entry: Entry) -> str:
-    """Why an entry of the source goes: a limit, or that it is not among the model's best."""
+def _tile_of(entry: Entry) -> tuple[Scalar | None, ...]:
+    bm, bn, warps, stages, loaded = key(entry)
+    return bm, bn, bool(loaded), warps, stages
+
+
+def _against(c: Card, heads: model.Heads, entry: Entry) -> tuple[str, str]:
+    """Why an entry of the source goes: `drop` for a limit, `slower` where others are better."""
     bm, bn, warps, stages, loaded = key(entry)
     if not all(isinstance(n, int) and n > 0 for n in (bm, bn, warps, stages)):
-        return "its tile, warps or stages are no positive whole numbers"
+        return "drop", "its tile, warps or stages are no positive whole numbers"
     tile = model.Tile(int(bm or 0), int(bn or 0), bool(loaded), int(warps or 0), int(stages or 0))
     if tile.block_m % tile.block_n:
-        return "BLOCK_M % BLOCK_N != 0: the causal mask would be lost"
-    return model.refusal(c, heads, tile) or "not among the model's best on this card"
+        return "drop", "BLOCK_M % BLOCK_N != 0: the causal mask would be lost"
+    refused = model.refusal(c, heads, tile)
+    return ("drop", refused) if refused else ("slower", _slower(c, heads, tile))
+
+
+def _slower(c: Card, heads: model.Heads, tile: model.Tile) -> str:
+    """In which way a tile that can run is not among the model's best."""
+    rows, even = tile.block_m / (tile.warps * c.warp_size / 32), 16
+    if rows != even:
+        return f"{rows:g} rows a warp of 32, not {even}: slower than the model's best"
+    if tile.stages == 1 and any(other.stages > 1 for other in model.listed(c, heads)):
+        return "one stage: nothing is loaded while it computes"
+    return "not the widest tile that fits its warps and stages: slower than the model's best"
 
 
 def _resident(c: Card, tile: model.Tile) -> int:
@@ -91,8 +109,8 @@ def _model_entry(c: Card, tile: model.Tile, rocm: bool, preload: bool) -> Entry:
     return Entry(tuple(values), (("num_stages", tile.stages), ("num_warps", tile.warps)))
 
 
-def moe_tile(work: Work, tokens: int) -> fused_moe.Tile:
-    """fused_moe_kernel's tile for the model of the facts, where the dict names no launch options."""
+def moe_tile(work: Work, tokens: int, *, launch: bool = False) -> fused_moe.Tile:
+    """fused_moe_kernel's tile for the model of the facts. `launch`: the dict names warps and stages too."""
     topk = work.integer("experts_per_token")
     devices = work.integer("tensor_parallel")
     workload = fused_moe.Workload(
@@ -105,8 +123,11 @@ def moe_tile(work: Work, tokens: int) -> fused_moe.Tile:
     )
     c = card(work)
     warps, stages = fused_moe.DEFAULT_LAUNCH
-    work.step(f"the dict names no launch options: Triton's {warps} warps and {stages} stages hold")
-    choice = fused_moe.choose(c, workload, fused_moe.DEFAULT_LAUNCH)
+    if launch:
+        choice = fused_moe.choose(c, workload)
+    else:
+        work.step(f"the dict names no launch options: Triton's {warps} warps and {stages} stages hold")
+        choice = fused_moe.choose(c, workload, fused_moe.DEFAULT_LAUNCH)
     for step in fused_moe.explain(c, workload, choice):
         work.step(step)
     return choice.tile

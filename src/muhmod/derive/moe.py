@@ -6,9 +6,10 @@ from math import ceil, log2, sqrt
 from typing import TYPE_CHECKING
 
 from muhmod.derive.arms import possible, upper_bound
-from muhmod.derive.kernels.card import modelled
+from muhmod.derive.kernels.card import card, modelled
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import LimitError
+from muhmod.model import LADDER_KEYS
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels.fused_moe import Tile
@@ -55,12 +56,49 @@ def moe_group_m(work: Work, ask: Ask) -> int:
     return _checked(ask, "GROUP_SIZE_M", _tile(work, ask).group_m, least=1)
 
 
+def moe_warps(work: Work, ask: Ask) -> int:
+    """num_warps for the most tokens with which the slot's arm is taken."""
+    return _checked(ask, "num_warps", _tile(work, ask._replace(launch=True)).warps, least=1)
+
+
+def moe_stages(work: Work, ask: Ask) -> int:
+    """num_stages for the most tokens with which the slot's arm is taken."""
+    stages = _tile(work, ask._replace(launch=True)).stages
+    literal = ask.literal
+    if literal is None:
+        return stages
+    if type(literal) is not int or not 1 <= literal <= 16:
+        raise LimitError(f"num_stages = {literal}: a whole number from 1 is needed")
+    return literal
+
+
+def moe_ladder(work: Work, ask: Ask) -> str:
+    """The lines of a ladder that computes an expert's rows and decides by them, as the source writes it.
+
+    Of no model: M, E, N, K and topk are known where the dict is made. Values of two bytes.
+    """
+    from muhmod.derive.kernels import ladder
+
+    if ask.literal is not None:
+        raise LimitError("a ladder has no single value")
+    if ask.keys == LADDER_KEYS[:1]:
+        lines = ladder.emit_rows(ask.spelling)
+        work.step("an expert has rows / active rows on average; two deviations more are one tile's rows")
+        work.step(f"tl.dot wants a power of two: one of {', '.join(map(str, ladder.ROWS))}")
+    else:
+        c = card(work)
+        lines = ladder.emit(c, ask.spelling)
+        for rung in ladder.explain(c):
+            work.step(rung)
+    return "".join(line + ask.spelling.newline for line in lines)
+
+
 def _tile(work: Work, ask: Ask) -> Tile:
     """The model's tile for the most tokens of the arm; all slots of an arm get theirs from the same one."""
     from muhmod.derive.modelled import moe_tile
 
     topk = work.integer("experts_per_token")
-    return moe_tile(work, max(1, round(_rows(work, ask, topk) / topk)))
+    return moe_tile(work, max(1, round(_rows(work, ask, topk) / topk)), launch=ask.launch)
 
 
 def _rows(work: Work, ask: Ask, topk: int) -> int:

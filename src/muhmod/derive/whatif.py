@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from muhmod import derive
+from muhmod.derive.kernels import ladder
 from muhmod.derive.work import Ask, Facts
 from muhmod.errors import DerivationError
 from muhmod.model import Candidate
@@ -94,7 +95,9 @@ def _fact(facts: Facts, name: str) -> str:
 
 
 def _text(value: str | frozenset[str]) -> str:
-    return value if isinstance(value, str) else f"{len(value)} configs"
+    if isinstance(value, str):
+        return ladder.shown(value) if "\n" in value else value
+    return f"{len(value)} configs"
 
 
 def _value(facts: Facts, case: Case) -> str | frozenset[str]:
@@ -102,7 +105,7 @@ def _value(facts: Facts, case: Case) -> str | frozenset[str]:
     try:
         if case.derivation == "attention_configs":
             rows = derive.entries(facts, case.ask)
-            return frozenset(entry.show() for entry, fate, _ in rows if fate != "drop")
+            return frozenset(entry.show() for entry, fate, _ in rows if fate not in derive.GONE)
         return str(derive.run(case.derivation, facts, case.ask).value)
     except DerivationError as error:
         return f"refused: {error.message}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from muhmod.errors import DerivationError, DisputedFactError, MissingFactError
-from muhmod.model import STATUS_ORDER, Arrival, Candidate, Entry, Fact, Scalar
+from muhmod.model import LADDER_KEYS, STATUS_ORDER, Arrival, Candidate, Entry, Fact, Scalar, Spelling
 
 Value: TypeAlias = "Scalar | tuple[tuple[Entry, str, str], ...]"
 
@@ -15,13 +15,17 @@ class Ask(NamedTuple):
     """What a site asks of a derivation: how its slot's value arrives at the kernel.
 
     `arrivals`: the paths from the slot to a use. `entries`: what an autotune list holds now.
-    `literal`: a value that the pack sets itself, to be checked against the limits only.
+    `literal`: a value that the pack sets itself, to be checked against the limits only. `launch`: warps
+    and stages are set too. `keys`, `spelling`: what a ladder sets, and how it is written.
     """
 
     arrivals: tuple[Arrival, ...] = (Arrival(),)
     entries: tuple[Entry, ...] = ()
     literal: Scalar | None = None
     reason: str = ""
+    launch: bool = False
+    keys: tuple[str, ...] = LADDER_KEYS
+    spelling: Spelling = Spelling()
 
 
 class Facts(NamedTuple):

@@ -26,6 +26,8 @@ ACCUMULATOR_SHARE = 9 / 16
 # Threads that a multiprocessor's tensor cores are kept busy with: eight warps of 32.
 THREADS = 256
 MOST_ENTRIES = 9
+# Head sizes of most models.
+HEAD_DIMS = (64, 128, 256)
 # Bytes of block metadata that V2's reduction keeps beside a partition's scores.
 _REDUCTION = 2 * 32 * 4
 
@@ -124,6 +126,23 @@ def attn_fwd(c: Card, h: Heads) -> list[Tile]:
     if not found:
         raise LimitError(f"no configuration of attn_fwd fits {c.smem_per_block:,} B at head size {h.width}")
     return list(found)[:MOST_ENTRIES]
+
+
+def listed(c: Card, h: Heads) -> list[Tile]:
+    """The autotune list as a source holds it, at most nine: it serves every head size.
+
+    The last places are the first two of each other head size, where they fit this one too.
+    """
+    own = attn_fwd(c, h)
+    others: dict[Tile, None] = {}
+    for width in HEAD_DIMS:
+        if width != h.width:
+            try:
+                others |= dict.fromkeys(attn_fwd(c, h._replace(head_dim=width))[:2])
+            except LimitError:
+                continue
+    rest = [tile for tile in others if tile not in own and not refusal(c, h, tile)]
+    return [*own[: MOST_ENTRIES - len(rest)], *rest]
 
 
 def _largest(c: Card, h: Heads, warps: int, blocks: int, stages: int, pre_load_v: bool) -> Tile | None:

@@ -1,19 +1,21 @@
 """A decision over the workload as source: what vLLM's `get_default_config` could return on a card.
 
-`emit` writes the body of a function of M (tokens), E (experts), N (intermediate size of a device), K (hidden
-size) and topk, all known where the dict is made. No model is named: the body computes how many rows an
-expert has and takes one of a few tiles, each legal on the card. Plain arithmetic, since it runs at each step.
+`emit` writes a block over M (tokens), E (experts), N (intermediate size of a device), K (hidden size) and
+topk, all known where the dict is made. No model is named: the block computes how many rows an expert has
+and takes one of a few tiles, each legal on the card. Plain arithmetic, since it runs at each step.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
+from hashlib import sha256
 from typing import NamedTuple
 
 from muhmod.derive.kernels.card import Card, pipelines
 from muhmod.derive.kernels.fused_moe import Tile, refusal
 from muhmod.errors import LimitError
+from muhmod.model import LADDER_KEYS, Spelling
 
 # A K loop of at least two steps of 128: shorter ones want steps of 64, so that stages have work.
 SHORT_DEPTH = 256
@@ -25,7 +27,9 @@ FEW_EMPTY, MANY_EMPTY = 16, 96
 # Bounds of GROUP_SIZE_M: an expert's rows over a tile of 128, as `fused_moe.group` rounds them.
 _GROUPS = ((128, 1), (2048, 16), (4096, 32))
 _MOST_GROUP = 64
-NAMES = {"M": "M", "E": "E", "N": "N", "K": "K", "topk": "topk"}
+# The M tiles of a ladder over an expert's rows alone: tl.dot's least, and what accumulators carry.
+ROWS = (16, 32, 64, 128)
+_NAMES = ("block_m", "block_n", "block_k", "group", "warps", "stages")
 
 
 class Rung(NamedTuple):
@@ -75,37 +79,53 @@ def _legal(c: Card, shape: tuple[int, int, int, int], element: int) -> Tile:
     raise LimitError(f"no tile of {bm} rows fits {c.smem_per_block:,} B of shared memory")
 
 
-def emit(c: Card, indent: str = "    ", names: Mapping[str, str] = NAMES, element: int = 2) -> list[str]:
-    """The body's lines: computes the rows of an expert and returns the dict, launch options included.
+def emit(c: Card, spelling: Spelling = Spelling(), element: int = 2) -> list[str]:  # noqa: B008
+    """The lines of a ladder that sets all of LADDER_KEYS, formatted like the source.
 
-    `names` says what the source calls M, E, N, K and topk. Raises LimitError where nothing fits.
+    Raises LimitError where nothing fits the card.
     """
-    lines = [
-        "rows = M * topk",
-        "active = min(E, rows)",
-        "# The rows of an expert and two deviations more: what one tile should hold.",
-        "need = rows / active + 2 * (rows / active)**0.5",
-    ]
+    decision = []
     word = "if"
     for rung in _merged(rungs(c, element)):
         bm, bn, bk, _, warps, stages = rung.tile
-        lines.append(f"{word} {rung.test}:" if rung.test else "else:")
-        lines.append(f"    tile = ({bm}, {bn}, {bk}, {warps}, {stages})")
+        decision.append(f"{word} {rung.test}:" if rung.test else "else:")
+        decision.append(f"    tile = ({bm}, {bn}, {bk}, {warps}, {stages})")
         word = "elif"
-    arms = " else ".join(f"{size} if need <= {bound}" for bound, size in _GROUPS)
-    lines += [
+    (first, least), (second, more), (third, most) = _GROUPS
+    decision += [
         "block_m, block_n, block_k, warps, stages = tile",
-        f"group = {arms} else {_MOST_GROUP}",
-        "return {",
-        '    "BLOCK_SIZE_M": block_m,',
-        '    "BLOCK_SIZE_N": block_n,',
-        '    "BLOCK_SIZE_K": block_k,',
-        '    "GROUP_SIZE_M": group,',
-        '    "num_warps": warps,',
-        '    "num_stages": stages,',
-        "}",
+        f"group = {least} if need <= {first} else {more} if need <= {second} else {most}",
+        f"group = group if need <= {third} else {_MOST_GROUP}",
     ]
-    return [indent + _renamed(line, names) for line in lines]
+    return _block(decision, LADDER_KEYS, spelling)
+
+
+def emit_rows(spelling: Spelling = Spelling()) -> list[str]:  # noqa: B008
+    """The lines of a ladder that sets BLOCK_SIZE_M alone: what holds an expert's rows, on any card."""
+    decision = []
+    word = "if"
+    for size in ROWS[:0:-1]:
+        decision += [f"{word} need > {size // 2}:", f"    block_m = {size}"]
+        word = "elif"
+    return _block([*decision, "else:", f"    block_m = {ROWS[0]}"], LADDER_KEYS[:1], spelling)
+
+
+def _block(decision: list[str], keys: Iterable[str], spelling: Spelling) -> list[str]:
+    """The rows of an expert, the decision over them, and what is set; under the spelling's test."""
+    lines = [
+        "rows = M * topk",
+        "active = max(1, min(E, rows))",
+        "# The rows of an expert and two deviations more: what one tile should hold.",
+        "need = rows / active + 2 * (rows / active)**0.5",
+        *decision,
+        *(
+            f"{spelling.target}[{spelling.quote}{key}{spelling.quote}] = {name}"
+            for key, name in zip(keys, _NAMES, strict=False)
+        ),
+    ]
+    if spelling.test:
+        lines = [f"if {spelling.test}:", *("    " + line for line in lines)]
+    return [_spelled(line, spelling) for line in lines]
 
 
 def _merged(arms: list[Rung]) -> list[Rung]:
@@ -117,11 +137,20 @@ def _merged(arms: list[Rung]) -> list[Rung]:
     return kept[::-1]
 
 
-def _renamed(line: str, names: Mapping[str, str]) -> str:
-    """The line with the source's own names; keys in quotes and comments stay."""
-    if line.lstrip().startswith(('"', "#")):
-        return line
-    return re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), line)
+def _spelled(line: str, spelling: Spelling) -> str:
+    """The line as the source would write it: its indents, its names; keys and comments stay."""
+    code = line.lstrip(" ")
+    depth = (len(line) - len(code)) // 4
+    names = dict(spelling.names)
+    if not code.startswith(("#", f"{spelling.target}[")):
+        code = re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), code)
+    return spelling.indent + spelling.step * depth + code
+
+
+def shown(text: str) -> str:
+    """A ladder in a word: its arms, and a hash by which two of them differ."""
+    arms = text.count("tile = (") or text.count("block_m = ")
+    return f"a ladder of {arms} arms ({sha256(text.encode()).hexdigest()[:6]})" if text else ""
 
 
 def explain(c: Card, element: int = 2) -> list[str]:

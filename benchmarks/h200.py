@@ -15,14 +15,20 @@ model's form was fixed before; two timing facts (block_launch, memory_latency) w
 from __future__ import annotations
 
 import argparse
+import ast
 import csv
 import gzip
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from math import exp, log
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from muhmod import rulebook
 from muhmod.derive.kernels import attention, fused_moe, ladder
@@ -187,7 +193,7 @@ def _scored(measured: Shape, config: Config) -> tuple[float, Config]:
 def returned(source: list[str], workload: fused_moe.Workload) -> Config:
     """What an emitted body returns when it is executed for a workload."""
     scope: dict[str, object] = {}
-    exec("def decide(M, E, N, K, topk):\n" + "\n".join(source), scope)
+    exec("\n ".join(["def decide(M, E, N, K, topk):", "config = {}", *source, "return config"]), scope)
     return tuple(scope["decide"](*workload[:5]).values())  # type: ignore[operator]
 
 
@@ -195,6 +201,55 @@ def ladder_scores(c: Card, measured: Measured) -> dict[str, tuple[float, Config]
     """What the one body that is emitted for a card returns at each MoE shape, and its score."""
     source = ladder.emit(c)
     return {shape: _scored(of, returned(source, work)) for shape, (work, of) in measured.items()}
+
+
+def rewritten(tree: Path, scope: str, names: dict[str, object]) -> Callable[..., dict[str, int]]:
+    """A function of a tree's fused_moe.py as it stands there, with the names that its signature needs."""
+    source = (tree / "model_executor" / "layers" / "fused_moe" / "fused_moe.py").read_text()
+    (node,) = (n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == scope)
+    exec(compile(ast.Module([node], []), "fused_moe.py", "exec"), names)
+    return names[scope]  # type: ignore[return-value]
+
+
+def tree_scores(tree: Path, measured: Measured) -> dict[str, tuple[float, Config]]:
+    """What `get_default_config` of a vLLM 0.6.3 tree returns at each MoE shape, and its score.
+
+    Where it names no launch options, Triton's defaults hold.
+    """
+    decide = rewritten(tree, "get_default_config", {"Optional": Optional, "Dict": dict})
+    default = dict(zip(MOE[-2:], fused_moe.DEFAULT_LAUNCH, strict=True))
+    found = {}
+    for shape, (work, of) in measured.items():
+        returned = default | decide(*work[:5], None, False)
+        found[shape] = _scored(of, tuple(returned[key] for key in MOE))
+    return found
+
+
+def tree_list(tree: Path) -> list[Config]:
+    """The autotune list of attn_fwd in a vLLM tree, as the source has it."""
+    source = (tree / "attention" / "ops" / "triton_flash_attention.py").read_text()
+    calls = [
+        n for n in ast.walk(ast.parse(source))
+        if isinstance(n, ast.Call) and ast.unparse(n.func) == "triton.Config"
+    ]  # fmt: skip
+    entries = [
+        ast.literal_eval(call.args[0]) | {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+        for call in calls
+    ]
+    return [tuple(int(entry[key]) for key in ATTN) for entry in entries]
+
+
+@contextmanager
+def applied(hardware: str = "h200") -> Iterator[Path]:
+    """vLLM 0.6.3's sdist from the index, after `muhmod apply --rules` of that hardware."""
+    from tests import trees
+
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(shutil.copytree(trees.vllm("0.6.3"), Path(folder) / "vllm"))
+        subprocess.run(
+            [sys.executable, "-m", "muhmod", "apply", "-q", "--rules", hardware, str(tree)], check=True
+        )
+        yield tree
 
 
 def nearest_group(measured: Shape, config: Config) -> Config:
@@ -286,6 +341,12 @@ def main() -> None:
     moe_more, one_more = moe_scores(c, more), ladder_scores(c, more)
     print(line("twelve more models: derived per shape", [s for s, _ in moe_more.values()], ""))
     print(line("twelve more models: one body", [s for s, _ in one_more.values()], ">= 97, >= 90"))
+    with applied() as tree:
+        for name, measured in (("", sweep), (", twelve more models", more)):
+            scores = [s for s, _ in tree_scores(tree, measured).values()]
+            print(line(f"vLLM 0.6.3 rewritten, executed{name}", scores, ">= 97, >= 90"))
+        scores = [s for s, _ in attn_scores(c, tree_list(tree)).values()]
+        print(line("attn_fwd, vLLM 0.6.3's list rewritten", scores, ">= 99, >= 98"))
     upstream = attn_scores(c, UPSTREAM_ATTN)
     print(line("attn_fwd, best of upstream's list", [s for s, _ in upstream.values()], ""))
     print(line("attn_fwd, best of the derived list", [s for s, _ in attn.values()], ">= 99, >= 98"))

@@ -14,7 +14,9 @@ from muhmod.derive.kernels.card import blocks_per_sm, bytes_to_fill, card, padde
 from muhmod.derive.kernels.shape import parse
 from muhmod.derive.work import Facts, Work
 from muhmod.errors import DisputedFactError, LimitError, MissingFactError, UsageError
-from muhmod.model import Candidate
+from muhmod.model import Candidate, Spelling
+
+from . import trees
 
 CARDS = ["a100", "h100", "h200", "l40s", "mi300x", "p40", "rtx3090", "rtx4090", "t4", "v100"]
 MOE = "M=64,E=128,N=768,K=2048,topk=8,dtype=bf16"
@@ -46,6 +48,25 @@ def test_one_body_for_all_models_is_nearly_the_best_of_the_grid():
         scores = [score for score, _ in h200.ladder_scores(H200, measured).values()]
         assert h200.geomean(scores) >= 97
         assert min(scores) >= 90
+
+
+def test_vllm_as_rewritten_is_nearly_the_best_of_the_grid():
+    """`muhmod apply --rules h200` on the release itself; its function is executed, its list is read."""
+    with h200.applied() as tree:
+        for measured in (h200.moe_shapes(), h200.more_shapes()):
+            scores = [score for score, _ in h200.tree_scores(tree, measured).values()]
+            assert h200.geomean(scores) >= 97
+            assert min(scores) >= 90
+        entries = h200.tree_list(tree)
+    scores = [score for score, _ in h200.attn_scores(H200, entries).values()]
+    assert 1 <= len(entries) <= 9
+    assert h200.geomean(scores) >= 99
+    assert min(scores) >= 98
+
+
+def test_vllm_as_it_came_is_far_from_it():
+    scores = [score for score, _ in h200.tree_scores(trees.vllm("0.6.3"), h200.moe_shapes()).values()]
+    assert h200.geomean(scores) < 80
 
 
 def test_twelve_more_models_are_near_the_best_too():
@@ -285,18 +306,19 @@ def test_every_arm_of_the_ladder_fits_the_card(name):
 
 def test_the_ladder_is_written_with_the_names_of_the_source():
     names = {"M": "num_tokens", "E": "experts", "N": "size", "K": "hidden", "topk": "top_k"}
-    lines = ladder.emit(H200, indent="        ", names=names)
-    assert lines[0] == "        rows = num_tokens * top_k"
-    assert any("elif experts * max(hidden, 2 * size) <= 67584:" in line for line in lines)
-    assert any('"BLOCK_SIZE_M": block_m' in line for line in lines)
-    assert max(map(len, lines)) <= 96
+    lines = ladder.emit(H200, Spelling(indent="\t", step="\t", quote="'", names=tuple(names.items())))
+    assert lines[0] == "\trows = num_tokens * top_k"
+    assert "\telif experts * max(hidden, 2 * size) <= 67584:" in lines
+    assert "\t\ttile = (128, 256, 64, 8, 4)" in lines
+    assert "\tconfig['BLOCK_SIZE_M'] = block_m" in lines
+    assert max(map(len, lines)) <= 80
 
 
 def test_arms_that_decide_nothing_are_left_out():
     """Where shared memory shrinks two neighbours to the same tile, one arm takes both."""
     small = on("p40")._replace(smem_per_block=8192)
     tests = [line for line in ladder.emit(small) if "need > 16" in line]
-    assert tests == ["    elif need > 16:"]
+    assert tests == ["elif need > 16:"]
 
 
 def test_a_step_of_the_ladder_says_why():

@@ -205,6 +205,16 @@ def test_a_rule_that_cannot_be_a_ladder_is_refused(muhmod, package, tmp_path, sl
     assert ran.code == 2 and says in ran.err
 
 
+def test_a_ladder_is_robust_where_every_claim_gives_the_same(muhmod, ladder):
+    tree, pack = ladder
+    ran = muhmod("apply", "--rules", pack, "--robust", tree)
+    assert ran.code == 0, ran.err
+    assert (
+        "the same ladder under all" in muhmod("explain", "moe-config", "--rules", pack, "--robust", tree).out
+    )
+    assert (tree / "module.py").read_text() == (FIXTURES / "moe-config" / "ladder" / "after.py").read_text()
+
+
 def test_derive_prints_the_ladder(muhmod):
     ran = muhmod("derive", "--rules", "h200", "--select", "moe-config")
     assert ran.code == 0, ran.err

@@ -15,6 +15,7 @@ from muhmod.site import Module
 
 from . import trees
 from .conftest import FIXTURES, tree_bytes
+from .test_fixtures import _pack
 
 # The changes, text to text ----------------------------------------------------------------------
 
@@ -259,11 +260,7 @@ FORMS = sorted(path.parent for path in FIXTURES.glob("*/*/before.py"))[::6]
 def test_misapplied_in_no_form(form, package, tmp_path):
     """Every sixth of the fixtures' forms; none of all of them, when this was written."""
     of = package(module=(form / "before.py").read_bytes())
-    common, own = (FIXTURES / "rules.toml").read_text(), form / "rules.toml"
-    if own.is_file():
-        common = common[: common.index("[sites]")] + own.read_text()
-    (tmp_path / "rules.toml").write_text(common)
-    pack = rulebook.load(str(tmp_path / "rules.toml"))
+    pack = rulebook.load(str(_pack(form, tmp_path)))
     rules = tuple(rule for rule in pack.rules if form.parent.name in (rule.name, rule.site))
     runs = trial.trials(tree.locate(str(of), ("vllm",)), pack._replace(rules=rules), tools=("muhmod",))
     assert [run for run in runs if run.outcome in trial.MISAPPLIED] == []

@@ -7,7 +7,6 @@ import re
 
 from muhmod import derive, entries, guards
 from muhmod.derive.arms import possible, tests_against
-from muhmod.derive.kernels.ladder import shown as shown_ladder
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import DerivationError
 from muhmod.guards import UNPROVEN
@@ -142,13 +141,19 @@ def _plain(slot: Slot, note: str = "no rule sets it") -> SlotReport:
     elif slot.name == "configs":
         shown = "the list"
     elif slot.name == LADDER:
-        shown = shown_ladder(slot.text)
+        shown = _shown_ladder(slot.text)
     else:
         shown = " ".join(slot.text.split())
     return SlotReport(
         slot.name, slot.line, shown, shown, slot.reason or note, end_line=slot.end_line, bound=slot.bound,
         column=slot.column, end_column=slot.end_column,
     )  # fmt: skip
+
+
+def _shown_ladder(text: str) -> str:
+    from muhmod.derive.kernels import ladder
+
+    return ladder.shown(text)
 
 
 def _held(row: SiteReport, rule: Rule, guard: GuardResult) -> SiteReport:
@@ -203,7 +208,7 @@ def _ladder(
     if slot.text == derived.value:
         return row._replace(slots=(*kept[:index], report, *kept[index + 1 :])), []
     new = str(derived.value)
-    report = report._replace(new=shown_ladder(new), note="")
+    report = report._replace(new=_shown_ladder(new), note="")
     edit = Edit(_key(index, slot), slot.start, slot.end, "block", new, slot.segment)
     return row._replace(state="pending", slots=(*kept[:index], report, *kept[index + 1 :])), [edit]
 
@@ -223,12 +228,14 @@ def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[Site
     if "configs" in rule.slots:
         reports, lists = entries.decided(found, rule.slots["configs"].derive, pack.facts)
         return row._replace(slots=tuple(reports), state="pending" if lists else "already"), lists
+    options = {"num_warps", "num_stages"}
+    launch = options <= {*rule.slots} and found.room is not None and options <= {*found.room.held}
     slots: list[SlotReport] = []
     edits: list[Edit] = []
     governed: set[str] = set()
     for index, slot in enumerate(found.slots):
         if {slot.name, *slot.also} & {*rule.slots}:
-            report_, edit, sets = _value(index, slot, rule, pack)
+            report_, edit, sets = _value(index, slot, rule, pack, launch=launch)
             slots.append(report_)
             edits += [edit] if edit else []
             governed |= {slot.name, *slot.also} if sets else set()
@@ -244,8 +251,13 @@ def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[Site
     return row._replace(state="pending" if edits else "already"), edits
 
 
-def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, Edit | None, bool]:
-    """The report and edit of a leaf; the flag says whether the rule sets it."""
+def _value(
+    index: int, slot: Slot, rule: Rule, pack: Pack, *, launch: bool
+) -> tuple[SlotReport, Edit | None, bool]:
+    """The report and edit of a leaf; the flag says whether the rule sets it.
+
+    `launch`: all dicts of the site name warps and stages, and the rule sets them.
+    """
     plain = _plain(slot)
     if not slot.live:
         return plain._replace(note="overwritten on every path: never read"), None, False
@@ -266,7 +278,6 @@ def _value(index: int, slot: Slot, rule: Rule, pack: Pack) -> tuple[SlotReport, 
     if unlike:
         note = f"the same literal also sets {unlike[0]}, which the rule sets otherwise"
         return plain._replace(note=note), None, False
-    launch = {"num_warps", "num_stages"} <= {*rule.slots}
     ask = Ask(slot.arrivals, literal=setting.value, reason=setting.reason, launch=launch)
     derived = derive.run(setting.derive, pack.facts, ask)
     if derived.value == slot.value and type(derived.value) is type(slot.value):

@@ -20,7 +20,7 @@ from muhmod.errors import MuhmodError
 from muhmod.model import SiteReport, State
 from muhmod.mutate import Mutation, Splice, Spot
 from muhmod.rulebook import Pack, Rule
-from muhmod.search import Reading, binds
+from muhmod.search import Reading, binds, roomy
 from muhmod.site import Module
 from muhmod.tree import Tree
 
@@ -234,7 +234,7 @@ class Case:
         """The site in the pristine text: the literals that change, or those that would if they differed."""
         module = Module(self.text)
         every = catalog.site(self.rule.site).find(module, self.reading.from_file(self.row.file))
-        found = next(one for one in every if binds(self.rule, one, module))
+        found = next(one for one in (roomy(self.rule, o) for o in every) if binds(self.rule, one, module))
         slots = fingerprint.governed(found, self.rule.slots, remove=self.rule.remove)
         written = self.splices.get(self.row.file, ())
         spans = tuple((s.start, s.end) for s in written or slots)

@@ -151,7 +151,11 @@ def _robust(name: str, facts: Facts, ask: Ask) -> Derived:
     if name == "attention_configs":
         step = f"robust: only configurations that all {len(worlds)} combinations of claims allow"
         return first._replace(value=len(_robust_entries(facts, ask)), steps=(*first.steps, step))
-    others = {d.value for world in worlds if (d := _allowed(name, world, ask)) is not None}
+    found = [_allowed(name, world, ask) for world in worlds]
+    if name == "moe_ladder" and all(one is not None and one.value == first.value for one in found):
+        step = f"robust: the same ladder under all {len(worlds)} combinations of claims"
+        return first._replace(steps=(*first.steps, step))
+    others = {one.value for one in found if one is not None}
     ordered = [first.value, *sorted(others - {first.value}, key=lambda v: (str(type(v)), v), reverse=True)]
     for value in ordered:
         fixed = ask._replace(literal=value, reason="robust")
@@ -160,7 +164,7 @@ def _robust(name: str, facts: Facts, ask: Ask) -> Derived:
             step = f"robust: {value} is legal under all {len(worlds)} combinations of claims about {disputed}"
             return first._replace(value=value, steps=(*first.steps, step))
     raise LimitError(
-        f"no value is legal under every claim: {', '.join(str(value) for value in ordered)}",
+        f"no value is legal under every claim: {', '.join(str(value)[:40].strip() for value in ordered)}",
         "measure what is disputed, or choose without --robust",
     )
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from muhmod import derive
-from muhmod.derive.kernels import ladder
 from muhmod.derive.work import Ask, Facts
 from muhmod.errors import DerivationError
 from muhmod.model import Candidate
@@ -96,6 +95,8 @@ def _fact(facts: Facts, name: str) -> str:
 
 def _text(value: str | frozenset[str]) -> str:
     if isinstance(value, str):
+        from muhmod.derive.kernels import ladder
+
         return ladder.shown(value) if "\n" in value else value
     return f"{len(value)} configs"
 

@@ -12,7 +12,6 @@ from muhmod.errors import DerivationError
 from muhmod.guards import UNPROVEN
 from muhmod.lock import Entry
 from muhmod.model import LADDER, Derived, Edit, Found, GuardResult, SiteReport, Slot, SlotReport
-from muhmod.readers import readers
 from muhmod.rulebook import Pack, Rule
 from muhmod.search import Reading, Search, Source
 from muhmod.site import Definition, Module, dotted, read_early
@@ -192,6 +191,8 @@ def _ladder(
     row: SiteReport, rule: Rule, found: Found, reading: Reading, pack: Pack
 ) -> tuple[SiteReport, list[Edit]]:
     """A generated ladder in its room, where every reader of the dict takes what it adds."""
+    from muhmod.readers import readers
+
     room = found.room
     assert room is not None
     index = next(n for n, slot in enumerate(found.slots) if slot.name == LADDER)

@@ -262,8 +262,8 @@ def _value(
     plain = _plain(slot)
     if not slot.live:
         return plain._replace(note="overwritten on every path: never read"), None, False
-    if not any(possible(arrival, Work(pack.facts)) for arrival in slot.arrivals):
-        work = Work(pack.facts)
+    work = Work(pack.facts)
+    if not any(possible(arrival, work) for arrival in slot.arrivals):
         against = [tests_against(arrival, work) for arrival in slot.arrivals]
         tests = [t for t in against[0] if all(t in other for other in against)] or against[0]
         note = f"an arm that this hardware does not take: {'; '.join(tests)}"

@@ -27,7 +27,8 @@ class _Part(NamedTuple):
 def decided(found: Found, derivation: str, facts: Facts) -> tuple[list[SlotReport], list[Edit]]:
     """The reports of all entries, and an edit for each display that changes. Raises DerivationError."""
     parts = _parts(found)
-    taken = [part for part in parts if any(possible(a, Work(facts)) for a in part.whole.arrivals)]
+    work = Work(facts)
+    taken = [part for part in parts if any(possible(a, work) for a in part.whole.arrivals)]
     if not taken:
         raise DerivationError("no list is taken on this hardware: " + _against(parts[0].whole, facts))
     stays: dict[int, SlotReport] = {}
@@ -53,7 +54,9 @@ def decided(found: Found, derivation: str, facts: Facts) -> tuple[list[SlotRepor
     reports: list[SlotReport] = []
     edits: list[Edit] = []
     for part in parts:
-        note = f"an arm that this hardware does not take: {_against(part.whole, facts)}"
+        note = (
+            "" if part in taken else f"an arm that this hardware does not take: {_against(part.whole, facts)}"
+        )
         reports += [stays.get(slot.start) or _plain(slot, note) for slot in part.entries]
         reports += added.get(part.number, [])
         keep = tuple(slot.start not in stays or bool(stays[slot.start].new) for slot in part.entries)
@@ -133,5 +136,6 @@ def _show(slot: Slot) -> str:
 
 def _against(slot: Slot, facts: Facts) -> str:
     """The tests that this hardware fails on every way to the slot."""
-    tests = [test for arrival in slot.arrivals for test in tests_against(arrival, Work(facts))]
+    work = Work(facts)
+    tests = [test for arrival in slot.arrivals for test in tests_against(arrival, work)]
     return "; ".join(dict.fromkeys(tests))

@@ -53,11 +53,13 @@ def _parsed(text: str) -> ast.expr:
 
 def holds(test: str, work: Work) -> bool | None:
     """Whether a test is true on this hardware with this model; None if that is not known."""
-    try:
-        value = _evaluate(_parsed(test), work)
-    except (SyntaxError, ArithmeticError, TypeError, ValueError):
-        return None
-    return None if value is None else bool(value)
+    if test not in work.tests:
+        try:
+            value = _evaluate(_parsed(test), work)
+        except (SyntaxError, ArithmeticError, TypeError, ValueError):
+            value = None
+        work.tests[test] = None if value is None else bool(value)
+    return work.tests[test]
 
 
 def possible(arrival: Arrival, work: Work) -> bool:

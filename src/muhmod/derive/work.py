@@ -99,6 +99,8 @@ class Work:
         self.used: dict[str, Fact] = {}
         self.steps: list[str] = []
         self.warnings: list[str] = []
+        # The source's tests that were evaluated, each once.
+        self.tests: dict[str, bool | None] = {}
 
     def fact(self, name: str) -> Fact:
         """The resolved fact, recorded as used."""

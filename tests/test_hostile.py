@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from .conftest import ROOT, tree_bytes
-from .test_check import APPLY, FLASH, MOE, OPS, PAGED, PREFILL, check, edit, fresh
+from .test_check import APPLY, FLASH, MOE, OPS, PAGED, PREFILL, awake, check, edit, fresh
 
 SHARED = "get_max_shared_memory_per_block_device_attribute"
 
@@ -202,8 +202,19 @@ def test_a_lock_that_leads_nowhere_is_left_alone(muhmod, enginex):
     assert lock.is_symlink()
 
 
-@pytest.mark.parametrize("text", ['[tool."muhmod"]\nrulez = 1\n', "[tool]\nmuhmod = { rulez = 1 }\n"])
+@pytest.mark.parametrize(
+    "text", ['[tool."muhmod"]\nrulez = 1\n', "[tool]\nmuhmod = { rulez = 1 }\n", "tool.muhmod.rulez = 1\n"]
+)
 def test_settings_in_another_spelling_are_read(muhmod, enginex, text, tmp_path):
+    muhmod(*APPLY, enginex)
     (tmp_path / "cwd" / "pyproject.toml").write_text(text)
     ran = muhmod("check", "--rules", "bi100", enginex)
     assert (ran.code, "rulez" in ran.err) == (2, True)
+    assert both_ways(muhmod, enginex) == (2, 2)
+
+
+def test_a_project_that_only_names_muhmod_is_no_setting(muhmod, enginex, tmp_path):
+    muhmod(*APPLY, enginex)
+    text = '[project]\nname = "muhmod"\n[tool.ruff]\nmuhmod = 1\n'
+    (tmp_path / "cwd" / "pyproject.toml").write_text(text)
+    assert awake("check", enginex)[::2] == (0, set())

@@ -8,6 +8,7 @@ codemods, and muhmod's version. Where all of it is as it was, so is every state.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +16,8 @@ from pathlib import Path
 from muhmod import __version__, lock, tree
 from muhmod.errors import MuhmodError
 
+# [tool.muhmod] in any spelling, or a [tool] table that may hold it.
+_CONFIGURES = re.compile(rb"""tool["']?\s*\.\s*["']?muhmod|^\s*\[\s*["']?tool["']?\s*\]""", re.MULTILINE)
 _WELL = ("already", "held", "satisfied-upstream", "absent", "skipped")
 
 
@@ -62,7 +65,7 @@ def _is_configured() -> bool:
         project = os.path.join(folder, "pyproject.toml")
         if os.path.isfile(project):
             with open(project, "rb") as stream:
-                if b"muhmod" in stream.read():
+                if _CONFIGURES.search(stream.read()):
                     return True
         above = os.path.dirname(folder)
         if above == folder or os.path.exists(os.path.join(folder, ".git")):

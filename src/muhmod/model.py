@@ -261,3 +261,22 @@ class SiteReport(NamedTuple):
     differences: tuple[Difference, ...] = ()
     literals: tuple[ThreeWay, ...] = ()
     pinned: str = ""
+
+
+class Step(NamedTuple):
+    """One place on a value's way: file relative to the tree, 1-based line, what happens there."""
+
+    file: str
+    line: int
+    does: str
+
+
+class Reach(NamedTuple):
+    """Whether a slot's value arrives at a kernel: the verdict, in a sentence why, and the way as far as it goes.
+
+    `verdict` is "reaches", "overridden", "stopped" or "unknown".
+    """
+
+    verdict: str
+    why: str
+    path: tuple[Step, ...] = ()

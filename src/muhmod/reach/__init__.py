@@ -8,7 +8,7 @@ a branch, import or call that is excluded, or since nobody takes it further. `un
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from muhmod.model import Found, Reach, Slot, Step
@@ -69,7 +69,16 @@ class Reaches:
         self.tracer.begin({id(node): (origin,)})
         self._start(asked.file, node)
         self._spread()
-        return self._verdict(origin, dead)
+        return self._verdict(origin, dead, self._statement_of(asked.file, node))
+
+    def _statement_of(self, file: str, node: ast.AST) -> range:
+        """The lines of the statement that holds the slot."""
+        parents = self.world.parents(file)
+        current: ast.AST | None = node
+        while current is not None and not isinstance(current, ast.stmt):
+            current = parents.get(id(current))
+        first = getattr(current, "lineno", 1)
+        return range(first, (getattr(current, "end_lineno", None) or first) + 1)
 
     def _start(self, file: str, node: ast.AST) -> None:
         """Run what holds the slot: its function, or the module's top level."""
@@ -150,7 +159,7 @@ class Reaches:
                     self.tracer.loose.setdefault(Loose(f"{file} cannot be read", (), None, file))
                     continue
                 top, functions = self._mentioning(file, word)
-                pending += [alias for alias in _aliases(module, word) if alias not in done]
+                pending += [alias for alias in self._aliases(file, word) if alias not in done]
                 if top:
                     self.tracer.run_module(file)
                 for function in functions:
@@ -163,29 +172,31 @@ class Reaches:
 
     def _mentioning(self, file: str, word: str) -> tuple[bool, list[Function]]:
         """Whether the top level mentions a word, and the functions that do, outermost ones."""
-        module = self.world.module(file)
-        assert module is not None
-        parents = self.world.parents(file)
+        index = self.world.index(file)
         top = False
         found: dict[Function, None] = {}
-        for node in ast.walk(module.tree):
-            named = (
-                (isinstance(node, ast.Name) and node.id == word)
-                or (isinstance(node, ast.Attribute) and node.attr == word)
-                or (isinstance(node, ast.alias) and (node.asname or node.name).split(".")[0] == word)
-                or (isinstance(node, ast.Constant) and node.value == word and isinstance(parents.get(id(node)), ast.Call))
-            )  # fmt: skip
-            if named:
-                function = self._function_of(file, node)
-                if function is None:
-                    top = True
-                else:
-                    found[function] = None
+        nodes: list[ast.AST] = [
+            node for node in index.words.get(word, ())
+            if not isinstance(node, ast.Constant)
+            or (node.value == word and isinstance(index.parents.get(id(node)), ast.Call))
+        ]  # fmt: skip
+        nodes += [n for n in index.imports if any((a.asname or a.name).split(".")[0] == word for a in n.names)]
+        for node in nodes:
+            function = self._function_of(file, node)
+            if function is None:
+                top = True
+            else:
+                found[function] = None
         return top, list(found)
+
+    def _aliases(self, file: str, word: str) -> list[str]:
+        """The names under which a file imports the word."""
+        names = [a for node in self.world.index(file).imports for a in node.names]
+        return [a.asname for a in names if a.name == word and a.asname and a.asname != word]
 
     # The verdict ----------------------------------------------------------------------------
 
-    def _verdict(self, origin: Step, dead: Dead | None) -> Reach:
+    def _verdict(self, origin: Step, dead: Dead | None, own: range) -> Reach:
         tracer = self.tracer
         if dead is not None:
             return Reach("stopped", _sentence(dead), _path(origin, dead.trail))
@@ -201,7 +212,7 @@ class Reaches:
         order = sorted(sure or alive, key=lambda s: (s.control, s.kind == "imports", len(s.trail), s.file))
         loose = [one for one in tracer.loose if one.within is None or self.living.function(one.within) is None]
         if sure:
-            return Reach("reaches", _arrives(order[0]), _path(origin, order[0].trail))
+            return Reach("reaches", _arrives(order), _path(origin, order[0].trail))
         if order:
             return Reach("unknown", f"it would have to be known {order[0].maybe}", _path(origin, order[0].trail))
         if loose:
@@ -215,8 +226,9 @@ class Reaches:
         replaced = [e for e in ends if e.kind == "replaced"]
         if excluded and not tracer.flows:
             return Reach("stopped", excluded[0].why, _path(origin, excluded[0].trail))
-        if replaced and not tracer.flows:
-            end = replaced[-1]
+        direct = [e for e in replaced if all(t.file == origin.file and t.line in own for t in e.trail[:-1])]
+        if direct and not tracer.flows:
+            end = direct[-1]
             return Reach("overridden", f"replaced at {end.trail[-1].file}:{end.trail[-1].line}: {end.why}",
                          _path(origin, end.trail))  # fmt: skip
         ignored = [e for e in ends if e.kind == "ignored"]
@@ -249,13 +261,23 @@ def _is_default(function: ast.FunctionDef | ast.AsyncFunctionDef, below: ast.AST
     return below is function.args
 
 
-def _arrives(sink: Sink) -> str:
-    place = f"{sink.trail[-1].file}:{sink.trail[-1].line}" if sink.trail else sink.file
-    if sink.kind == "imports":
-        return f"it decides an import at {place}"
-    what = {"launch": "the launch of", "call": "the call of", "autotune": "the autotuner"}[sink.kind]
-    name = "" if sink.kind == "autotune" else f" {sink.what}"
-    return f"it {'selects' if sink.control else 'arrives at'} {what}{name} at {place}"
+_MOST_NAMED = 4
+
+
+def _arrives(sinks: list[Sink]) -> str:
+    """In a sentence where it arrives, the nearest first; what it only decides counts where nothing else does."""
+    first = sinks[0]
+    said: dict[str, str] = {}
+    for sink in sinks:
+        if sink.control is first.control and (sink.kind == "imports") is (first.kind == "imports"):
+            place = f"{sink.trail[-1].file}:{sink.trail[-1].line}" if sink.trail else sink.file
+            what = {"launch": f"the launch of {sink.what}", "call": f"the call of {sink.what}",
+                    "autotune": "the autotuner", "imports": f"`{sink.what}`"}[sink.kind]  # fmt: skip
+            said.setdefault(what, place)
+    verb = "it decides" if first.kind == "imports" else "it selects" if first.control else "it arrives at"
+    named = [f"{what} ({place})" for what, place in said.items()]
+    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    return f"{verb} {', '.join(named[:_MOST_NAMED])}{more}"
 
 
 def _sentence(dead: Dead) -> str:
@@ -270,19 +292,21 @@ def _path(origin: Step, trail: Trail) -> tuple[Step, ...]:
 def _node_at(module: Module, start: int, end: int) -> ast.AST | None:
     """The expression, or statement, of exactly these chars."""
     line = module.line_of(start)
-    for node in ast.walk(module.tree):
-        if isinstance(node, (ast.expr, ast.stmt)) and getattr(node, "lineno", 0) == line:
+    pending: list[ast.AST] = [module.tree]
+    while pending:
+        node = pending.pop()
+        first = getattr(node, "lineno", None)
+        if first == line and isinstance(node, (ast.expr, ast.stmt)):
             inner = node.value if isinstance(node, ast.Expr) else node
             if module.span(inner) == (start, end):
                 return inner
+        for child in ast.iter_child_nodes(node):
+            decorators = [d.lineno for d in getattr(child, "decorator_list", ())]
+            low = min([getattr(child, "lineno", 0), *decorators])
+            high = getattr(child, "end_lineno", None) or 10**9
+            if low <= line <= high:
+                pending.append(child)
     return None
-
-
-def _aliases(module: Module, word: str) -> Iterator[str]:
-    """The names under which a file imports the word."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.alias) and node.name == word and node.asname and node.asname != word:
-            yield node.asname
 
 
 def readable(paths: Iterable[Step]) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from muhmod.model import Step
-from muhmod.reach.trace import Frame, Tracer
+from muhmod.reach.trace import Frame, Tracer, locals_of
 from muhmod.reach.value import Class, Function, ModuleRef, Trail, truth
 from muhmod.reach.world import Late, World
 from muhmod.site import dotted
@@ -91,7 +91,7 @@ class Living:
                     return None
                 shown += [*why.trail, self.world.step(other, node, does)]
         if shown:
-            return Dead(f"{name} is never imported", tuple(dict.fromkeys(shown)))
+            return Dead(f"{name} is never imported: {shown[-2].does}", tuple(dict.fromkeys(shown)))
         return Dead(f"no file of the tree imports {name}", (Step(file, 1, f"no import of {name} in the tree"),))
 
     def _loads(self, other: str, file: str, name: str, last: str) -> Iterator[tuple[ast.AST, str]]:
@@ -101,27 +101,24 @@ class Living:
             # A file that cannot be read may import anything.
             yield ast.Pass(lineno=1, col_offset=0), f"{other} cannot be read"
             return
-        tops = {*self.world.reading.names}
-        spellings = {f"{top}.{name.partition('.')[2]}" for top in tops}
-        for node in ast.walk(module.tree):
-            match node:
-                case ast.Import(names=names):
-                    if any(a.name in spellings or a.name.startswith(tuple(f"{s}." for s in spellings)) for a in names):
-                        yield node, ""
-                case ast.ImportFrom():
-                    base = self.world.absolute(other, node.module or "", node.level)
-                    inside = base in spellings or any(
-                        f"{base}.{a.name}" in spellings for a in node.names
-                    )
-                    star = any(a.name == "*" for a in node.names) and False
-                    if inside or star:
-                        yield node, ""
-                case ast.Constant(value=str() as text) if last in text:
-                    if self._names_module(text, spellings, last):
-                        yield node, ""
+        spellings = {f"{top}.{name.partition('.')[2]}" for top in self.world.reading.names}
+        index = self.world.index(other)
+        for node in index.imports:
+            if isinstance(node, ast.Import):
+                if any(f"{a.name}.".startswith(tuple(f"{s}." for s in spellings)) for a in node.names):
+                    yield node, ""
+                continue
+            base = self.world.absolute(other, node.module or "", node.level)
+            if base in spellings or any(f"{base}.{a.name}" in spellings for a in node.names):
+                yield node, ""
+        for text in index.strings:
+            match text:
+                case ast.Constant(value=str() as word) if last in word:
+                    if self._names_module(word, spellings, last):
+                        yield text, ""
                 case ast.JoinedStr(values=[ast.Constant(value=str() as head), *_]):
-                    if any(s.startswith(head) and head.count(".") > 0 for s in spellings):
-                        yield node, ""
+                    if "." in head and any(s.startswith(head) for s in spellings):
+                        yield text, ""
 
     def _names_module(self, text: str, spellings: set[str], last: str) -> bool:
         if text == last or text.startswith("."):
@@ -132,6 +129,9 @@ class Living:
 
     def function(self, ref: Function, depth: int = 0) -> Dead | None:
         """Why the function is never called; None where it is, or may be."""
+        gone = self.module(ref.file, depth)
+        if gone is not None:
+            return gone
         parts = ref.path.split(".")
         for cut in range(len(parts), 0, -1):
             path = ".".join(parts[:cut])
@@ -143,7 +143,7 @@ class Living:
             dead = None if node is None or inner else self._named(ref.file, path, depth)
             if dead is not None:
                 return dead
-        return self.module(ref.file, depth)
+        return None
 
     def _named(self, file: str, path: str, depth: int) -> Dead | None:
         key = (file, path)
@@ -180,7 +180,7 @@ class Living:
         step = self.world.step(file, first) if first is not None else Step(file, 1, "")
         if not shown:
             return Dead(f"{path} has no caller in the tree", (step,))
-        return Dead(f"{path} is never called", (step, *dict.fromkeys(shown)))
+        return Dead(f"{path} is never used: {shown[-1].does}", (step, *dict.fromkeys(shown)))
 
     def _called_by_others(self, file: str, owner: str, name: str, nodes: list[ast.AST]) -> bool:
         """Whether somebody may call it without its name: dunders, registries, overrides of what is outside."""
@@ -210,7 +210,7 @@ class Living:
             return None
         shown: list[Step] = []
         parents = self.world.parents(other)
-        for node in ast.walk(module.tree):
+        for node in self.world.index(other).words.get(name, ()):
             if not self._is_mention(node, name, parents):
                 continue
             if other == file and self._inside(node, path, parents, other):
@@ -309,22 +309,20 @@ class Living:
         self, node: ast.AST, other: str, name: str, parents: dict[int, ast.AST], depth: int
     ) -> Dead | None:
         """Why a name that a file would import is not bound there: all its imports are excluded."""
-        module = self.world.module(other)
-        assert module is not None
+        index = self.world.index(other)
         shown: list[Step] = []
         found = False
-        for one in ast.walk(module.tree):
-            names = getattr(one, "names", ()) if isinstance(one, (ast.Import, ast.ImportFrom)) else ()
-            if any(isinstance(a, ast.alias) and a.name == "*" for a in names):
+        if index.stores.get(name):
+            return None
+        for one in index.imports:
+            if any(a.name == "*" for a in one.names):
                 return None
-            if any(isinstance(a, ast.alias) and (a.asname or a.name) == name for a in names):
+            if any((a.asname or a.name) == name for a in one.names):
                 found = True
                 why = self._excluded(other, one, depth + 1)
                 if why is None:
                     return None
                 shown += why.trail
-            elif isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store):
-                return None
         if not found:
             return None
         step = self.world.step(other, node, f"{name} is not bound here: {self.world.line(other, node.lineno)}")  # type: ignore[attr-defined]
@@ -392,12 +390,10 @@ class Living:
 
     def _frame(self, file: str, node: ast.AST) -> Frame:
         """A frame in which the function's own names are unknown."""
-        from muhmod.reach.trace import _locals
-
         names: frozenset[str] = frozenset()
         for one in self._enclosing(node, file):
             if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                names |= _locals(one)
+                names |= locals_of(one)
         return Frame(file, None, None, [], [], {}, set(), names)
 
 
@@ -412,7 +408,7 @@ def _left_before(block: list[ast.stmt], node: ast.AST) -> ast.stmt | None:
 
 def _bound_in(function: ast.AST, name: str) -> str:
     """How a function binds a name itself: `imported`, `bound`, or not."""
-    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or name not in locals_of(function):
         return ""
     if any(isinstance(a, ast.arg) and a.arg == name for a in ast.walk(function.args)):
         return "bound"

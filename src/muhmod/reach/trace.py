@@ -44,7 +44,7 @@ from muhmod.reach.value import (
     truth,
 )
 from muhmod.reach.world import Env, Excluded, Late, World
-from muhmod.site import FunctionNode, dotted, statements
+from muhmod.site import FunctionNode, dotted, own_expressions, statements
 
 # Packages from outside that compute, and launch nothing that is tuned from here.
 PURE = frozenset({"torch", "numpy", "np", "math", "triton", "transformers", "pydantic", "packaging", "regex",
@@ -251,7 +251,7 @@ class Tracer:
         owner = ref.path.rpartition(".")[0]
         cls = Class(ref.file, owner) if owner and self.world.class_of(Class(ref.file, owner)) else None
         shared = {n for s in statements(node.body) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
-        return Frame(ref.file, ref, cls, [], [], {}, shared, _locals(node), None, maybe, depth, outer)
+        return Frame(ref.file, ref, cls, [], [], {}, shared, locals_of(node), None, maybe, depth, outer)
 
     def _function(
         self,
@@ -318,7 +318,7 @@ class Tracer:
         if frame.function is None:
             return Val()
         ref = Function(frame.file, f"{frame.function.path}.{node.name}", node.lineno)
-        inner = inner._replace(function=ref, local=_locals(node), owner=None)
+        inner = inner._replace(function=ref, local=locals_of(node), owner=None)
         own: State = {}
         self._parameters(node, given, own, inner)
         end = self._block(node.body, own, inner)
@@ -423,6 +423,8 @@ class Tracer:
         if taken is not None:
             dropped = orelse if taken else body
             self._excluded(dropped, frame, self.why(test, state, frame, taken))
+            if marks and self._tracing:
+                self._gated(dropped, frame)
             result = self._block(body if taken else orelse, state, frame)
             self.control = outer
             return result
@@ -438,6 +440,14 @@ class Tracer:
             state.update(result)
             return state
         return result
+
+    def _gated(self, dropped: list[ast.stmt], frame: Frame) -> None:
+        """Imports in a branch that the value itself keeps from being taken: they are decided by it."""
+        assert self.control is not None
+        for statement in statements(dropped):
+            if isinstance(statement, (ast.Import, ast.ImportFrom)):
+                step = self.world.step(frame.file, statement)
+                self._sink("imports", step.does, onward(self.control, step), frame, control=True)
 
     def _loop(
         self,
@@ -634,11 +644,8 @@ class Tracer:
         before = state.get(name)
         if before is not None and before.marks and not again and self._tracing:
             for where, trail in before.marks.items():
-                # What still has the value under another name is not told to have lost it.
-                held = any(other is not before and where in other.marks and other.marks[where][:1] == trail[:1]
-                           for other in state.values())  # fmt: skip
-                if not held and where not in value.marks:
-                    self._end("replaced", node, {where: trail}, frame, f"{name} is set again")
+                if where not in value.marks:
+                    self._end("replaced", node, {where: trail}, frame, self.world.line(frame.file, node.lineno))
         if frame.function is not None and name in frame.shared:
             self._global(frame.file, name, value.marks) if value.marks and self._tracing else None
         state[name] = value
@@ -1703,8 +1710,15 @@ def _stored(body: Sequence[ast.stmt]) -> set[str]:
     }
 
 
-def _locals(node: FunctionNode) -> frozenset[str]:
+def locals_of(node: FunctionNode) -> frozenset[str]:
     """The names that a function binds."""
+    known_ = getattr(node, "_muhmod_locals", None)
+    if known_ is None:
+        known_ = node._muhmod_locals = frozenset(_binds(node))  # type: ignore[union-attr]
+    return known_  # type: ignore[no-any-return]
+
+
+def _binds(node: FunctionNode) -> set[str]:
     found = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
     for statement in statements(node.body):
         match statement:
@@ -1713,10 +1727,19 @@ def _locals(node: FunctionNode) -> frozenset[str]:
                 continue
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 found |= {(a.asname or a.name).split(".")[0] for a in names}
-        for n in ast.walk(statement):
-            if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del)):
-                found.add(n.id)
-    return frozenset(found)
+            case ast.Try(handlers=handlers):
+                found |= {h.name for h in handlers if h.name}
+        for expression in own_expressions(statement):
+            for n in ast.walk(expression):
+                if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Store, ast.Del)):
+                    found.add(n.id)
+        for item in getattr(statement, "items", ()):
+            if item.optional_vars is not None:
+                found |= {n.id for n in ast.walk(item.optional_vars) if isinstance(n, ast.Name)}
+        for case in getattr(statement, "cases", ()):
+            for n in ast.walk(case.pattern):
+                found |= {w for w in (getattr(n, "name", None), getattr(n, "rest", None)) if w}
+    return found
 
 
 def _load(target: ast.expr) -> ast.expr:

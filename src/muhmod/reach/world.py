@@ -60,6 +60,19 @@ class Env(NamedTuple):
     excluded: list[Excluded]
 
 
+class Index(NamedTuple):
+    """A file's nodes by what they name: loads, attributes and strings; imports; what binds; each node's parent.
+
+    Annotations are left out: nothing in them is called.
+    """
+
+    parents: dict[int, ast.AST]
+    words: dict[str, list[ast.AST]]
+    imports: list[ast.Import | ast.ImportFrom]
+    strings: list[ast.Constant | ast.JoinedStr]
+    stores: dict[str, list[ast.AST]]
+
+
 class World:
     """One tree on one platform. `interpret` fills the environment of a file."""
 
@@ -73,7 +86,7 @@ class World:
         self.instead: Mapping[tuple[str, str], object] = {}
         self._files = {*reading.files}
         self._envs: dict[str, Env] = {}
-        self._parents: dict[str, dict[int, ast.AST]] = {}
+        self._indices: dict[str, Index] = {}
         self._mentions: dict[str, tuple[str, ...]] = {}
         self._classes: dict[tuple[str, str], dict[str, Val]] = {}
         self._defined: dict[str, dict[str, list[ast.AST]]] = {}
@@ -164,13 +177,9 @@ class World:
         return self._changed[key]
 
     def _stores(self, file: str, name: str) -> bool:
-        module = self.module(file)
-        return module is None or any(
-            isinstance(node, ast.Attribute)
-            and node.attr == name
-            and not isinstance(node.ctx, ast.Load)
-            and dotted(node.value) not in ("self", "cls")
-            for node in ast.walk(module.tree)
+        return self.module(file) is None or any(
+            isinstance(node, ast.Attribute) and dotted(node.value) not in ("self", "cls")
+            for node in self.index(file).stores.get(name, ())
         )
 
     def force(self, value: Val) -> Val:
@@ -300,16 +309,16 @@ class World:
             for one in self.lineage(ref) for base in self.bases(one)
         )  # fmt: skip
 
+    def index(self, file: str) -> Index:
+        """The file's nodes by what they name."""
+        if file not in self._indices:
+            module = self.module(file)
+            self._indices[file] = _index(module.tree) if module else Index({}, {}, [], [], {})
+        return self._indices[file]
+
     def parents(self, file: str) -> dict[int, ast.AST]:
         """Each node's parent, by id."""
-        if file not in self._parents:
-            module = self.module(file)
-            found: dict[int, ast.AST] = {}
-            for node in ast.walk(module.tree) if module else ():
-                for child in ast.iter_child_nodes(node):
-                    found[id(child)] = node
-            self._parents[file] = found
-        return self._parents[file]
+        return self.index(file).parents
 
     def mentions(self, identifier: str) -> tuple[str, ...]:
         """The files whose bytes hold the identifier as a whole word."""
@@ -326,3 +335,37 @@ class World:
                     found.append(file)
             self._mentions[identifier] = tuple(found)
         return self._mentions[identifier]
+
+
+def _index(tree: ast.Module) -> Index:
+    index = Index({}, {}, [], [], {})
+    pending: list[ast.AST] = [tree]
+    parents, words, stores = index.parents, index.words, index.stores
+    while pending:
+        node = pending.pop()
+        match node:
+            case ast.Name(id=word, ctx=ast.Load()) | ast.Attribute(attr=word, ctx=ast.Load()):
+                words.setdefault(word, []).append(node)
+            case ast.Name(id=word) | ast.Attribute(attr=word):
+                stores.setdefault(word, []).append(node)
+            case ast.Constant(value=str() as text):
+                index.strings.append(node)
+                if len(text) < 200:
+                    words.setdefault(re.split(r"[.:]", text)[-1], []).append(node)
+            case ast.JoinedStr():
+                index.strings.append(node)
+            case ast.Import() | ast.ImportFrom():
+                index.imports.append(node)
+        for field in node._fields:
+            if field in ("annotation", "returns", "ctx", "op", "ops"):
+                continue
+            value = getattr(node, field, None)
+            if isinstance(value, ast.AST):
+                parents[id(value)] = node
+                pending.append(value)
+            elif isinstance(value, list):
+                for one in value:
+                    if isinstance(one, ast.AST):
+                        parents[id(one)] = node
+                        pending.append(one)
+    return index

@@ -1,0 +1,390 @@
+"""Does what a plan sets compile, and fit? Each site's configurations, compiled, against prediction and limit.
+
+A site's values are read out of the text as rewritten, and so is the kernel that they go to.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from muhmod import catalog, compile, triton_cpu, tree
+from muhmod.derive.arms import apply_transforms, reached
+from muhmod.derive.attention import DEFAULT_STAGES, smem_bytes
+from muhmod.derive.kernels import attention, fused_moe
+from muhmod.derive.kernels.card import Card, card, modelled, padded
+from muhmod.derive.work import Facts, Work
+from muhmod.engine import Plan
+from muhmod.errors import FileError, UsageError
+from muhmod.model import LADDER, Arrival, Found, Scalar, SiteReport, Slot
+from muhmod.search import Reading
+from muhmod.site import Module, Resolve
+from muhmod.triton_cpu import Compiled, Job, Target
+
+Verdict = Literal["fits", "over limit", "under-predicted", "does not compile", "unverifiable"]
+Config = tuple[tuple[str, Scalar], ...]
+# Verdict: its exit code.
+CODES: dict[Verdict, int] = {
+    "fits": 0, "over limit": 5, "under-predicted": 5, "does not compile": 5, "unverifiable": 3,
+}  # fmt: skip
+# Sites whose values go to a Triton kernel. The others set host code and precompiled kernels.
+SITES = ("autotune-configs", "moe-config", "prefill-tile")
+# What a source calls the values, and what kernels and launches call them.
+_KEYWORDS = {"NUM_WARPS": ("num_warps",), "BLOCK": ("BLOCK_M", "BLOCK_N")}
+_MOE_KERNEL = "fused_moe_kernel"
+_MOE_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+_LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+_AMD_LAUNCH = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
+# Tokens of the KV cache's blocks, and 16 bytes of a key's elements together in it.
+_CACHE_BLOCK, _CACHE_RUN = 16, 16
+_PLANNED = ("pending", "applied", "already", "held", "satisfied-upstream")
+
+
+class Checked(NamedTuple):
+    """One configuration of one kernel: what it was predicted to need, what it needs, and the verdict.
+
+    `shared`, `predicted`, `limit`, `spills` in bytes, `registers` a thread; None where not known.
+    """
+
+    site: str
+    file: str
+    line: int
+    kernel: str
+    config: Config
+    verdict: Verdict
+    reason: str = ""
+    shared: int | None = None
+    predicted: int | None = None
+    limit: int | None = None
+    registers: int | None = None
+    spills: int | None = None
+    code: int = 0
+
+    def show(self) -> str:
+        """`BLOCK_M=64 BLOCK_N=64 num_warps=4`."""
+        return " ".join(f"{key}={value}" for key, value in self.config)
+
+
+class Prepared(NamedTuple):
+    """A configuration that can be compiled, with its row as far as it is known before."""
+
+    row: Checked
+    job: Job
+
+
+# The target ------------------------------------------------------------------------------------
+
+
+def mismatch(facts: Facts, to: Target) -> str:
+    """Why the target is not the card that the values are for; empty where it is, or Triton has no such card."""
+    if not modelled(Work(facts)):
+        return ""
+    platform, capability = facts.get("platform"), facts.get("compute_capability")
+    if (platform == "rocm") is not (to.backend == "hip"):
+        return f"the values are for {'AMD' if platform == 'rocm' else 'NVIDIA'}'s cards"
+    if to.backend == "cuda" and str(capability) != to.arch:
+        return f"the values are for compute capability {capability}"
+    return ""
+
+
+# Configurations --------------------------------------------------------------------------------
+
+
+def prepare(plan: Plan, to: Target) -> list[Checked | Prepared]:
+    """Every configuration of every site of the plan that goes to a Triton kernel.
+
+    What cannot be compiled is a row already, with its reason. Raises DerivationError for missing facts.
+    """
+    reading = Reading(plan.tree, plan.pack.packages)
+    after = {change.file: change.after for change in plan.changes}
+    found: list[Checked | Prepared] = []
+    for row in plan.sites:
+        if row.site not in SITES or row.state in ("skipped", "absent"):
+            continue
+        if row.code or row.state not in _PLANNED:
+            why = f"the site is {row.state}{': ' + row.reason if row.reason else ''}"
+            found.append(_unverifiable(row, "", why, row.code or CODES["unverifiable"]))
+            continue
+        data = after.get(row.file)
+        text = tree.decode(tree.read(plan.tree, row.file) if data is None else data, row.file).text
+        found += _of_site(row, Module(text), reading, Work(plan.pack.facts), to)
+    return found
+
+
+def _unverifiable(row: SiteReport, kernel: str, why: str, code: int = 3) -> Checked:
+    return Checked(row.site, row.file, row.line, kernel, (), "unverifiable", why, code=code)
+
+
+def _of_site(
+    row: SiteReport, module: Module, reading: Reading, work: Work, to: Target
+) -> Iterator[Checked | Prepared]:
+    resolve = reading.from_file(row.file)
+    places = [one for one in catalog.site(row.site).find(module, resolve) if one.scope == row.scope]
+    if len(places) != 1:
+        yield _unverifiable(row, "", f"{row.scope} stands {len(places)} times in the file as rewritten")
+        return
+    configs = [*dict.fromkeys(_configs(places[0].with_room(), work, to))]
+    if not configs:
+        yield _unverifiable(row, "", "the file as rewritten gives no whole configuration by literals")
+        return
+    for name, where, calls, look in _kernels(places[0], module, resolve, reading):
+        yield from _of_kernel(row, name, where, calls, look, configs, work, to)
+
+
+def _configs(place: Found, work: Work, to: Target) -> Iterator[Config]:
+    """The configurations that a site's literals make together, on this card, for any number of tokens."""
+    if place.site == "autotune-configs":
+        for slot in place.slots:
+            if slot.entry and slot.entry.values and any(reached(a, work, {}) for a in slot.arrivals):
+                yield _whole(slot.entry.values + slot.entry.options, DEFAULT_STAGES)
+        return
+    stages = 2 if to.backend == "hip" else DEFAULT_STAGES
+    if place.site == "prefill-tile":
+        yield from (_whole(pairs, stages) for pairs in _together(place.slots, work, {}))
+        return
+    ladder = next((slot.text for slot in place.slots if slot.name == LADDER), "")
+    arms = _arms(ladder)
+    if arms and len(arms[0]) > 1 and work.element_size() == 2:
+        yield from (_whole(pairs, stages) for pairs in arms)
+        return
+    most = work.integer("max_num_batched_tokens")
+    given: dict[str, Scalar] = {"is_marlin": False, "K": work.integer("hidden_size"),
+             "N": work.integer("moe_intermediate_size") // work.integer("tensor_parallel")}  # fmt: skip
+    for tokens in [2**n for n in range(most.bit_length())]:
+        names = {"M": tokens, "num_tokens": tokens, "numel": tokens * work.integer("experts_per_token")}
+        for pairs in _together(place.slots, work, given | names):
+            for arm in arms or [()]:
+                config = dict(pairs) | dict(arm)
+                if {*_MOE_KEYS} <= {*config}:
+                    yield _whole(tuple(config.items()), stages)
+
+
+def _whole(pairs: Iterable[tuple[str, Scalar]], stages: int) -> Config:
+    """With the launch options that hold where nothing is said."""
+    return tuple(({"num_warps": 4, "num_stages": stages} | dict(pairs)).items())
+
+
+def _arms(ladder: str) -> list[tuple[tuple[str, Scalar], ...]]:
+    """The tiles that a generated ladder may set, by key: whole tuples, or rows alone."""
+    keys = (*_MOE_KEYS, "num_warps", "num_stages")
+    found: list[tuple[tuple[str, Scalar], ...]] = []
+    for node in ast.walk(ast.parse(f"if True:\n{ladder}" if ladder else "")):
+        match node:
+            case ast.Assign(targets=[ast.Name(id="tile")], value=ast.Tuple() as value):
+                found.append((*zip(keys, ast.literal_eval(value), strict=True), ("GROUP_SIZE_M", 1)))
+            case ast.Assign(targets=[ast.Name(id="block_m")], value=ast.Constant(value=int(value))):
+                found.append((("BLOCK_SIZE_M", value),))
+    return found
+
+
+def _together(
+    slots: Iterable[Slot], work: Work, given: dict[str, Scalar]
+) -> Iterator[tuple[tuple[str, Scalar], ...]]:
+    """The values that may arrive together: no test on their ways goes two ways."""
+    ways: dict[str, dict[tuple[Scalar, frozenset[tuple[str, bool]]], None]] = {}
+    for slot in slots:
+        if slot.name == LADDER or slot.value is None or not slot.live:
+            continue
+        for arrival in slot.arrivals:
+            value = _arriving(slot.value, arrival, work) if reached(arrival, work, given) else None
+            if value is not None:
+                tests = frozenset((c.test, c.taken) for c in arrival.conditions)
+                for name in (slot.name, *(also for also in slot.also if " " not in also)):
+                    ways.setdefault(name, {})[value, tests] = None
+    worlds: dict[tuple[tuple[tuple[str, Scalar], ...], frozenset[tuple[str, bool]]], None] = {
+        ((), frozenset()): None
+    }
+    for name, values in ways.items():
+        worlds = {
+            ((*pairs, *((key, value) for key in _KEYWORDS.get(name, (name,)))), tests | more): None
+            for pairs, tests in worlds
+            for value, more in values
+            if not any((test, not taken) in tests for test, taken in more)
+        }
+    yield from dict.fromkeys(pairs for pairs, _ in worlds if pairs)
+
+
+def _arriving(value: Scalar, arrival: Arrival, work: Work) -> Scalar | None:
+    return apply_transforms(value, arrival, work) if isinstance(value, int) else value
+
+
+# Kernels ---------------------------------------------------------------------------------------
+
+_Place = tuple[str, Module, list[ast.Call], Resolve]
+
+
+def _kernels(place: Found, module: Module, resolve: Resolve, reading: Reading) -> list[_Place]:
+    """The kernels that a site's values go to: name, module, launches, and how the module sees others."""
+    calls: dict[str, list[ast.Call]] = {}
+    for name, call in compile.launches(module.tree):
+        calls.setdefault(name, []).append(call)
+    if place.site == "autotune-configs":
+        name = place.scope.rpartition(".")[2]
+        return [(name, module, calls.get(name, []), resolve)]
+    if place.site == "moe-config":
+        return [_moe_kernel(module, calls, resolve, reading)]
+    node = next((s.node for s in module.scopes() if s.path == place.scope and s.node is not None), module.tree)
+    launched = dict.fromkeys(name for name, _ in compile.launches(node))
+    return [(name, module, calls[name], resolve) for name in launched]
+
+
+def _moe_kernel(
+    module: Module, calls: dict[str, list[ast.Call]], resolve: Resolve, reading: Reading
+) -> _Place:
+    """The kernel that multiplies values of two bytes; in another file where this one has none."""
+    if _MOE_KERNEL in compile.kernels(module):
+        return _MOE_KERNEL, module, calls.get(_MOE_KERNEL, []), resolve
+    for file in reading.files:
+        if f"def {_MOE_KERNEL}(".encode() in reading.data(file):
+            try:
+                other = reading.source(file).module
+            except FileError:
+                continue
+            found = [call for name, call in compile.launches(other.tree) if name == _MOE_KERNEL]
+            return _MOE_KERNEL, other, found, reading.from_file(file)
+    return _MOE_KERNEL, module, [], resolve
+
+
+def _of_kernel(
+    row: SiteReport, name: str, module: Module, calls: list[ast.Call], resolve: Resolve,
+    configs: list[Config], work: Work, to: Target,
+) -> Iterator[Checked | Prepared]:  # fmt: skip
+    try:
+        taken = compile.cut(module, name, resolve)
+    except compile.Uncut as why:
+        yield _unverifiable(row, name, str(why))
+        return
+    whole = compile.kernels(module)[name][0]
+    at = compile.launch(whole, calls[0] if calls else None)
+    parameters = {a.arg for a in whole.args.args} | {a.arg for a in whole.args.kwonlyargs}
+    options = _LAUNCH + (_AMD_LAUNCH if to.backend == "hip" else ())
+    limit = work.integer("smem_per_block")
+    element = triton_cpu.element(str(work.fact("dtype").value))
+    problems: dict[str, None] = {}
+    for config in configs:
+        bare = Checked(row.site, row.file, row.line, name, config, "unverifiable", limit=limit)
+        foreign = [key for key, _ in config if key not in parameters and key not in options]
+        if foreign:
+            why = f"{name} has no parameter {foreign[0]}, and Triton for {to.backend} no such option"
+            yield bare._replace(verdict="does not compile", reason=why, code=5)
+            continue
+        values = _values(parameters, work) | {key: v for key, v in config if key in parameters}
+        signature = compile.signature(taken, at, element, values, whole)
+        if signature.problem:
+            problems[signature.problem] = None
+            continue
+        chosen = tuple((key, value) for key, value in config if key not in parameters)
+        job = Job(taken.text, name, signature.types, signature.constants, signature.divisible, chosen)
+        yield Prepared(bare._replace(predicted=_predicted(row.site, dict(config), work)), job)
+    yield from (_unverifiable(row, name, problem) for problem in problems)
+
+
+def _values(parameters: set[str], work: Work) -> dict[str, Scalar | None]:
+    """The constants of vLLM's kernels that hang on the model, and those that name a case: causal, no bias."""
+
+    def fact(name: str) -> Scalar | None:
+        return work.facts.get(name)
+
+    head = int(fact("head_dim") or 0)
+    dtype = str(fact("dtype"))
+    tokens = fact("max_num_batched_tokens")
+    known: dict[str, Scalar | None] = {
+        "top_k": fact("experts_per_token"), "compute_type": f"tl.{dtype}",
+        "HQ": fact("num_query_heads"), "HK": fact("num_kv_heads"),
+        "MAX_SEQLENS_Q": tokens, "MAX_SEQLENS_K": tokens, "VARLEN": True, "IS_CAUSAL": True, "BIAS_TYPE": 0,
+        "SLIDING_WINDOW": 0, "BLOCK_SIZE": _CACHE_BLOCK, "PHYSICAL_BLOCK_SIZE": _CACHE_BLOCK,
+        "x": _CACHE_RUN // work.element_size(), "IN_PRECISION": None, "MAX_Q_LEN": 0, "MAX_CTX_LEN": 0,
+        "group_n": 0, "group_k": 0, "SPLIT_K": 1,
+    }  # fmt: skip
+    if head:
+        actual = "BLOCK_DMODEL_PADDED" in parameters
+        known |= {"BLOCK_DMODEL": head if actual else padded(head), "BLOCK_DMODEL_PADDED": padded(head),
+                  "ACTUAL_BLOCK_DMODEL": head}  # fmt: skip
+    return {name: value for name, value in known.items() if name in parameters}
+
+
+def _predicted(site: str, config: Mapping[str, Scalar], work: Work) -> int | None:
+    """Bytes of shared memory as the derivation has them; None where it has no formula for the card."""
+
+    def number(key: str, default: int = 1) -> int:
+        return int(config.get(key, default))
+
+    c = card(work) if modelled(work) else None
+    launch = number("num_warps"), number("num_stages")
+    if site == "moe-config":
+        if c is None:
+            return None
+        tile = fused_moe.Tile(*(number(key) for key in (*_MOE_KEYS, "GROUP_SIZE_M")), *launch)
+        return fused_moe.shared_bytes(c, tile, work.element_size())
+    return _attention(c, (number("BLOCK_M"), number("BLOCK_N")), bool(config.get("PRE_LOAD_V")), launch, work)
+
+
+def _attention(
+    c: Card | None, block: tuple[int, int], loaded: bool, launch: tuple[int, int], work: Work
+) -> int:
+    heads = attention.Heads(work.integer("head_dim"), work.element_size())
+    if c is None:
+        return smem_bytes(*block, heads.head_dim, heads.element)
+    return attention.shared_bytes(c, heads, attention.Tile(*block, loaded, *launch))
+
+
+# Verdicts --------------------------------------------------------------------------------------
+
+
+def check(
+    found: list[Checked | Prepared], to: Target, compiled: Callable[[list[Job], Target], list[Compiled]]
+) -> list[Checked]:
+    """The rows with their verdicts, in order: each job compiled once."""
+    jobs = list(dict.fromkeys(one.job for one in found if isinstance(one, Prepared)))
+    results = dict(zip(jobs, compiled(jobs, to), strict=True)) if jobs else {}
+    rows = [_judged(one.row, results[one.job]) if isinstance(one, Prepared) else one for one in found]
+    return _without_blame(rows, {result.triton for result in results.values()})
+
+
+def _judged(row: Checked, result: Compiled) -> Checked:
+    if result.error:
+        return row._replace(verdict="does not compile", reason=result.error, code=5)
+    row = row._replace(shared=result.shared, registers=result.registers, spills=result.spills)
+    verdict: Verdict = "fits"
+    why = ""
+    if row.limit is not None and result.shared > row.limit:
+        verdict, why = "over limit", f"needs {result.shared:,} B of shared memory, over {row.limit:,} B"
+    elif row.predicted is not None and result.shared > row.predicted:
+        verdict = "under-predicted"
+        why = f"needs {result.shared:,} B of shared memory, where {row.predicted:,} B were predicted"
+    return row._replace(verdict=verdict, reason=why, code=CODES[verdict])
+
+
+def _without_blame(rows: list[Checked], versions: set[str]) -> list[Checked]:
+    """Where no configuration of a kernel compiles, it is the kernel, the target or Triton: unverifiable."""
+    which = f"Triton {', '.join(sorted(versions - {''}))}" if versions - {""} else "Triton"
+    alive = {(r.site, r.file, r.kernel) for r in rows if r.verdict != "does not compile"}
+    failed = {
+        (r.site, r.file, r.kernel)
+        for r in rows
+        if r.verdict == "does not compile" and "has no parameter" not in r.reason
+    } - alive
+    return [
+        r._replace(verdict="unverifiable", code=CODES["unverifiable"],
+                   reason=f"{which} compiles no configuration of {r.kernel}: {r.reason}")
+        if (r.site, r.file, r.kernel) in failed else r
+        for r in rows
+    ]  # fmt: skip
+
+
+def left_out(plan: Plan) -> list[str]:
+    """The plan's other sites: their values go to no Triton kernel, or they are not there."""
+    return [f"{row.site} ({row.state})" for row in plan.sites
+            if row.site not in SITES or row.state in ("skipped", "absent")]  # fmt: skip
+
+
+def refuse_nothing(found: list[Checked | Prepared], plan: Plan) -> None:
+    """Raises UsageError where no site of the plan has a kernel."""
+    if not found:
+        named = ", ".join(left_out(plan))
+        raise UsageError(f"no value goes to a Triton kernel: {named}", f"select one of {', '.join(SITES)}")
+
+
+
+

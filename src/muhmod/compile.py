@@ -1,4 +1,4 @@
-"""A Triton kernel out of a source file, by `ast`: a module that imports only Triton, and what its parameters are.
+"""A Triton kernel out of a source file, by `ast`: a module that imports only Triton, and its parameters.
 
 Nothing of the tree is run: decorators other than `triton.jit` are left off, of the module's constants only
 literals are taken, and where a name or a parameter cannot be told, that is said by its name.
@@ -17,6 +17,8 @@ from muhmod.site import FunctionNode, Module, Resolve, dotted, nowhere, statemen
 
 # What stands for `triton` and `triton.language` in sources, however they are imported.
 _LANGUAGE = {"tl": "import triton.language as tl", "triton": "import triton"}
+# Constants that a source asks torch for: the range of float8_e4m3fn.
+_STAND_INS = {"FP8_MIN": "FP8_MIN = tl.constexpr(-448.0)", "FP8_MAX": "FP8_MAX = tl.constexpr(448.0)"}
 # Calls of triton.language whose first argument is an address.
 _ADDRESSED = {"load", "store", "make_block_ptr", "make_tensor_descriptor", "advance"}
 _INDEX = re.compile(r"ids|seqlen|ctxlen|_lens?(_|$)|start|_loc$|table|ind(ex|ices)|num_|count|^cu_", re.I)
@@ -49,8 +51,10 @@ class Launch(NamedTuple):
 
     def literal(self, name: str) -> Scalar | None:
         """The literal that is given for a parameter."""
-        value = self.arguments.get(name)
-        return value.value if isinstance(value, ast.Constant) and _is_scalar(value.value) else None
+        match self.arguments.get(name):
+            case ast.Constant(value=bool() | int() | float() | str() as value):
+                return value
+        return None
 
 
 class Signature(NamedTuple):
@@ -65,7 +69,7 @@ class Signature(NamedTuple):
     problem: str = ""
 
 
-class Uncut(Exception):  # noqa: N818
+class Uncut(Exception):
     """A kernel cannot be taken out of its file: why."""
 
 
@@ -139,7 +143,7 @@ def cut(module: Module, name: str, resolve: Resolve = nowhere) -> Cut:
             if text:
                 imports[free] = text
                 continue
-            constant = _constant(of, free)
+            constant = _constant(of, free) or _STAND_INS.get(free, "")
             if constant:
                 constants[free] = constant
                 continue
@@ -345,7 +349,9 @@ def _value(
     if name in defaults:
         return True, defaults[name]
     # What is switched on for quantised values, biases and the like: off.
-    return bool(re.match(r"(use|has|enable|return|is|per|skip|fuse|mul|naive)_|\w*_?(padded|bias)$", name, re.I)), False
+    return bool(
+        re.match(r"(use|has|enable|return|is|per|skip|fuse|mul|naive)_|\w*_?(padded|bias)$", name, re.I)
+    ), False
 
 
 def _defaults(node: FunctionNode) -> dict[str, Scalar | None]:
@@ -356,12 +362,8 @@ def _defaults(node: FunctionNode) -> dict[str, Scalar | None]:
     return {
         a.arg: d.value
         for a, d in pairs
-        if isinstance(d, ast.Constant) and (d.value is None or _is_scalar(d.value))
+        if isinstance(d, ast.Constant) and isinstance(d.value, (bool, int, float, str, type(None)))
     }
-
-
-def _is_scalar(value: object) -> bool:
-    return isinstance(value, (bool, int, float, str))
 
 
 def _units(names: list[str], at: Launch) -> set[str]:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
-from muhmod import catalog, compile, triton_cpu, tree
+from muhmod import catalog, compile, tree, triton_cpu
 from muhmod.derive.arms import apply_transforms, reached
-from muhmod.derive.attention import DEFAULT_STAGES, smem_bytes
+from muhmod.derive.attention import AMD_KEYS, DEFAULT_STAGES, smem_bytes
 from muhmod.derive.kernels import attention, fused_moe
 from muhmod.derive.kernels.card import Card, card, modelled, padded
 from muhmod.derive.work import Facts, Work
 from muhmod.engine import Plan
 from muhmod.errors import FileError, UsageError
-from muhmod.model import LADDER, Arrival, Found, Scalar, SiteReport, Slot
+from muhmod.model import LADDER, LADDER_KEYS, Arrival, Found, Scalar, SiteReport, Slot
 from muhmod.search import Reading
 from muhmod.site import Module, Resolve
 from muhmod.triton_cpu import Compiled, Job, Target
@@ -31,13 +32,15 @@ CODES: dict[Verdict, int] = {
 # Sites whose values go to a Triton kernel. The others set host code and precompiled kernels.
 SITES = ("autotune-configs", "moe-config", "prefill-tile")
 # What a source calls the values, and what kernels and launches call them.
-_KEYWORDS = {"NUM_WARPS": ("num_warps",), "BLOCK": ("BLOCK_M", "BLOCK_N")}
+_SQUARE = ("BLOCK_M", "BLOCK_N")
+_KEYWORDS = {"NUM_WARPS": ("num_warps",), "BLOCK": _SQUARE}
 _MOE_KERNEL = "fused_moe_kernel"
-_MOE_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+_MOE_KEYS = LADDER_KEYS[:3]
 _LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-_AMD_LAUNCH = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
 # Tokens of the KV cache's blocks, and 16 bytes of a key's elements together in it.
 _CACHE_BLOCK, _CACHE_RUN = 16, 16
+# What Triton calls AMD's generations.
+_AMD = {"cdna3": "hip:gfx942:64"}
 _PLANNED = ("pending", "applied", "already", "held", "satisfied-upstream")
 
 
@@ -76,16 +79,30 @@ class Prepared(NamedTuple):
 # The target ------------------------------------------------------------------------------------
 
 
+def known(facts: Facts) -> bool:
+    """Whether Triton compiles for cards of this generation."""
+    return modelled(Work(facts))
+
+
+def own_target(facts: Facts) -> str:
+    """The target of the card that the values are for, as the command line has it. Raises UsageError."""
+    platform, capability = facts.get("platform"), facts.get("compute_capability")
+    if not known(facts) or (platform != "rocm" and capability is None):
+        raise UsageError("the card's target is not known: give --target", "cuda:75, cuda:80, cuda:90, …")
+    return _AMD.get(str(facts.get("architecture")), "") if platform == "rocm" else f"cuda:{capability}"
+
+
 def mismatch(facts: Facts, to: Target) -> str:
-    """Why the target is not the card that the values are for; empty where it is, or Triton has no such card."""
-    if not modelled(Work(facts)):
+    """Why the target is not the card of the values; empty where it is, or where Triton has no such card."""
+    if not known(facts):
         return ""
     platform, capability = facts.get("platform"), facts.get("compute_capability")
     if (platform == "rocm") is not (to.backend == "hip"):
         return f"the values are for {'AMD' if platform == 'rocm' else 'NVIDIA'}'s cards"
     if to.backend == "cuda" and str(capability) != to.arch:
         return f"the values are for compute capability {capability}"
-    return ""
+    own = _AMD.get(str(facts.get("architecture")), "") if to.backend == "hip" else to.show()
+    return f"the values are for {own}" if own != to.show() else ""
 
 
 # Configurations --------------------------------------------------------------------------------
@@ -124,16 +141,16 @@ def _of_site(
     if len(places) != 1:
         yield _unverifiable(row, "", f"{row.scope} stands {len(places)} times in the file as rewritten")
         return
-    configs = [*dict.fromkeys(_configs(places[0].with_room(), work, to))]
-    if not configs:
-        yield _unverifiable(row, "", "the file as rewritten gives no whole configuration by literals")
-        return
-    for name, where, calls, look in _kernels(places[0], module, resolve, reading):
-        yield from _of_kernel(row, name, where, calls, look, configs, work, to)
+    for use in _uses(places[0].with_room(), module, resolve, reading):
+        configs = [*dict.fromkeys(_configs(use.place, work, to))]
+        if configs:
+            yield from _of_kernel(row, use, configs, work, to)
+        else:
+            yield _unverifiable(row, use.kernel, "its literals, as rewritten, make no whole configuration")
 
 
 def _configs(place: Found, work: Work, to: Target) -> Iterator[Config]:
-    """The configurations that a site's literals make together, on this card, for any number of tokens."""
+    """The configurations that a place's literals make together, on this card, for any number of tokens."""
     if place.site == "autotune-configs":
         for slot in place.slots:
             if slot.entry and slot.entry.values and any(reached(a, work, {}) for a in slot.arrivals):
@@ -141,7 +158,9 @@ def _configs(place: Found, work: Work, to: Target) -> Iterator[Config]:
         return
     stages = 2 if to.backend == "hip" else DEFAULT_STAGES
     if place.site == "prefill-tile":
-        yield from (_whole(pairs, stages) for pairs in _together(place.slots, work, {}))
+        for pairs in _together(place.slots, work, {}):
+            if {*_SQUARE} <= {*dict(pairs)}:
+                yield _whole(pairs, stages)
         return
     ladder = next((slot.text for slot in place.slots if slot.name == LADDER), "")
     arms = _arms(ladder)
@@ -161,8 +180,11 @@ def _configs(place: Found, work: Work, to: Target) -> Iterator[Config]:
 
 
 def _whole(pairs: Iterable[tuple[str, Scalar]], stages: int) -> Config:
-    """With the launch options that hold where nothing is said."""
-    return tuple(({"num_warps": 4, "num_stages": stages} | dict(pairs)).items())
+    """With the launch options that hold where nothing is said; the tile first, they last."""
+    config = {"num_warps": 4, "num_stages": stages} | dict(pairs)
+    tile = [key for key in (*_SQUARE, *LADDER_KEYS[:-2]) if key in config]
+    rest = [key for key in config if key not in (*tile, *_LAUNCH)]
+    return tuple((key, config[key]) for key in (*tile, *rest, *(k for k in _LAUNCH if k in config)))
 
 
 def _arms(ladder: str) -> list[tuple[tuple[str, Scalar], ...]]:
@@ -181,7 +203,10 @@ def _arms(ladder: str) -> list[tuple[tuple[str, Scalar], ...]]:
 def _together(
     slots: Iterable[Slot], work: Work, given: dict[str, Scalar]
 ) -> Iterator[tuple[tuple[str, Scalar], ...]]:
-    """The values that may arrive together: no test on their ways goes two ways."""
+    """The values that may arrive together: no test on their ways goes two ways.
+
+    A name of which no value can arrive with the others is not bound on their way.
+    """
     ways: dict[str, dict[tuple[Scalar, frozenset[tuple[str, bool]]], None]] = {}
     for slot in slots:
         if slot.name == LADDER or slot.value is None or not slot.live:
@@ -197,10 +222,14 @@ def _together(
     }
     for name, values in ways.items():
         worlds = {
-            ((*pairs, *((key, value) for key in _KEYWORDS.get(name, (name,)))), tests | more): None
+            world: None
             for pairs, tests in worlds
-            for value, more in values
-            if not any((test, not taken) in tests for test, taken in more)
+            for world in [
+                ((*pairs, *((key, value) for key in _KEYWORDS.get(name, (name,)))), tests | more)
+                for value, more in values
+                if not any((test, not taken) in tests for test, taken in more)
+            ]
+            or [(pairs, tests)]
         }
     yield from dict.fromkeys(pairs for pairs, _ in worlds if pairs)
 
@@ -211,60 +240,78 @@ def _arriving(value: Scalar, arrival: Arrival, work: Work) -> Scalar | None:
 
 # Kernels ---------------------------------------------------------------------------------------
 
-_Place = tuple[str, Module, list[ast.Call], Resolve]
+
+class _Use(NamedTuple):
+    """A kernel that some of a site's values go to: its module, the launch, how the module sees others."""
+
+    kernel: str
+    module: Module
+    launch: ast.Call | None
+    resolve: Resolve
+    place: Found
 
 
-def _kernels(place: Found, module: Module, resolve: Resolve, reading: Reading) -> list[_Place]:
-    """The kernels that a site's values go to: name, module, launches, and how the module sees others."""
-    calls: dict[str, list[ast.Call]] = {}
-    for name, call in compile.launches(module.tree):
-        calls.setdefault(name, []).append(call)
+def _uses(place: Found, module: Module, resolve: Resolve, reading: Reading) -> list[_Use]:
+    """The kernels that a site's values go to, each with the slots that may reach it."""
+    if place.site == "moe-config":
+        where, look = _moe_module(module, resolve, reading)
+        return [_Use(_MOE_KERNEL, where, _launch_of(_MOE_KERNEL, where.tree), look, place)]
     if place.site == "autotune-configs":
         name = place.scope.rpartition(".")[2]
-        return [(name, module, calls.get(name, []), resolve)]
-    if place.site == "moe-config":
-        return [_moe_kernel(module, calls, resolve, reading)]
-    node = next((s.node for s in module.scopes() if s.path == place.scope and s.node is not None), module.tree)
-    launched = dict.fromkeys(name for name, _ in compile.launches(node))
-    return [(name, module, calls[name], resolve) for name in launched]
+        return [_Use(name, module, _launch_of(name, module.tree), resolve, place)]
+    node = next(
+        (s.node for s in module.scopes() if s.path == place.scope and s.node is not None), module.tree
+    )
+    calls = [*compile.launches(node)]
+    inside = {slot: call for _, call in calls for slot in place.slots if _spans(call, slot)}
+    return [
+        _Use(name, module, call, resolve, place._replace(slots=(
+            *(slot for slot in place.slots if inside.get(slot) is call),
+            *(slot for slot in place.slots if slot not in inside),
+        )))
+        for name, call in calls
+    ]  # fmt: skip
 
 
-def _moe_kernel(
-    module: Module, calls: dict[str, list[ast.Call]], resolve: Resolve, reading: Reading
-) -> _Place:
-    """The kernel that multiplies values of two bytes; in another file where this one has none."""
-    if _MOE_KERNEL in compile.kernels(module):
-        return _MOE_KERNEL, module, calls.get(_MOE_KERNEL, []), resolve
-    for file in reading.files:
-        if f"def {_MOE_KERNEL}(".encode() in reading.data(file):
-            try:
-                other = reading.source(file).module
-            except FileError:
-                continue
-            found = [call for name, call in compile.launches(other.tree) if name == _MOE_KERNEL]
-            return _MOE_KERNEL, other, found, reading.from_file(file)
-    return _MOE_KERNEL, module, [], resolve
+def _launch_of(kernel: str, node: ast.AST) -> ast.Call | None:
+    return next((call for name, call in compile.launches(node) if name == kernel), None)
+
+
+def _spans(call: ast.Call, slot: Slot) -> bool:
+    return call.lineno <= slot.line <= (call.end_lineno or 0)
+
+
+def _moe_module(module: Module, resolve: Resolve, reading: Reading) -> tuple[Module, Resolve]:
+    """Where the kernel stands that multiplies values of two bytes: another file, if not this one."""
+    if _MOE_KERNEL not in compile.kernels(module):
+        for file in reading.files:
+            if f"def {_MOE_KERNEL}(".encode() in reading.data(file):
+                with suppress(FileError):
+                    return reading.source(file).module, reading.from_file(file)
+    return module, resolve
 
 
 def _of_kernel(
-    row: SiteReport, name: str, module: Module, calls: list[ast.Call], resolve: Resolve,
-    configs: list[Config], work: Work, to: Target,
-) -> Iterator[Checked | Prepared]:  # fmt: skip
+    row: SiteReport, use: _Use, configs: list[Config], work: Work, to: Target
+) -> Iterator[Checked | Prepared]:
+    name = use.kernel
     try:
-        taken = compile.cut(module, name, resolve)
-    except compile.Uncut as why:
-        yield _unverifiable(row, name, str(why))
+        taken = compile.cut(use.module, name, use.resolve)
+    except compile.Uncut as error:
+        yield _unverifiable(row, name, str(error))
         return
-    whole = compile.kernels(module)[name][0]
-    at = compile.launch(whole, calls[0] if calls else None)
+    whole = compile.kernels(use.module)[name][0]
+    at = compile.launch(whole, use.launch)
     parameters = {a.arg for a in whole.args.args} | {a.arg for a in whole.args.kwonlyargs}
-    options = _LAUNCH + (_AMD_LAUNCH if to.backend == "hip" else ())
+    options = _LAUNCH + (AMD_KEYS if to.backend == "hip" else ())
+    # A card whose own Triton takes them, compiled for another in its place.
+    spared = () if known(work.facts) else AMD_KEYS
     limit = work.integer("smem_per_block")
     element = triton_cpu.element(str(work.fact("dtype").value))
     problems: dict[str, None] = {}
     for config in configs:
         bare = Checked(row.site, row.file, row.line, name, config, "unverifiable", limit=limit)
-        foreign = [key for key, _ in config if key not in parameters and key not in options]
+        foreign = [key for key, _ in config if key not in {*parameters, *options, *spared}]
         if foreign:
             why = f"{name} has no parameter {foreign[0]}, and Triton for {to.backend} no such option"
             yield bare._replace(verdict="does not compile", reason=why, code=5)
@@ -274,7 +321,7 @@ def _of_kernel(
         if signature.problem:
             problems[signature.problem] = None
             continue
-        chosen = tuple((key, value) for key, value in config if key not in parameters)
+        chosen = tuple((key, value) for key, value in config if key in options and key not in parameters)
         job = Job(taken.text, name, signature.types, signature.constants, signature.divisible, chosen)
         yield Prepared(bare._replace(predicted=_predicted(row.site, dict(config), work)), job)
     yield from (_unverifiable(row, name, problem) for problem in problems)
@@ -288,20 +335,20 @@ def _values(parameters: set[str], work: Work) -> dict[str, Scalar | None]:
 
     head = int(fact("head_dim") or 0)
     dtype = str(fact("dtype"))
-    tokens = fact("max_num_batched_tokens")
-    known: dict[str, Scalar | None] = {
+    tokens, run = fact("max_num_batched_tokens"), _CACHE_RUN // work.element_size()
+    values: dict[str, Scalar | None] = {
         "top_k": fact("experts_per_token"), "compute_type": f"tl.{dtype}",
         "HQ": fact("num_query_heads"), "HK": fact("num_kv_heads"),
         "MAX_SEQLENS_Q": tokens, "MAX_SEQLENS_K": tokens, "VARLEN": True, "IS_CAUSAL": True, "BIAS_TYPE": 0,
         "SLIDING_WINDOW": 0, "BLOCK_SIZE": _CACHE_BLOCK, "PHYSICAL_BLOCK_SIZE": _CACHE_BLOCK,
-        "x": _CACHE_RUN // work.element_size(), "IN_PRECISION": None, "MAX_Q_LEN": 0, "MAX_CTX_LEN": 0,
-        "group_n": 0, "group_k": 0, "SPLIT_K": 1,
+        "x": run, "stride_k_cache_bl": run, "IN_PRECISION": None, "MAX_Q_LEN": 0, "MAX_CTX_LEN": 0,
+        "FP8_MIN": -448.0, "FP8_MAX": 448.0, "group_n": 0, "group_k": 0, "SPLIT_K": 1,
     }  # fmt: skip
     if head:
         actual = "BLOCK_DMODEL_PADDED" in parameters
-        known |= {"BLOCK_DMODEL": head if actual else padded(head), "BLOCK_DMODEL_PADDED": padded(head),
-                  "ACTUAL_BLOCK_DMODEL": head}  # fmt: skip
-    return {name: value for name, value in known.items() if name in parameters}
+        values |= {"BLOCK_DMODEL": head if actual else padded(head), "BLOCK_DMODEL_PADDED": padded(head),
+                   "ACTUAL_BLOCK_DMODEL": head}  # fmt: skip
+    return {name: value for name, value in values.items() if name in parameters}
 
 
 def _predicted(site: str, config: Mapping[str, Scalar], work: Work) -> int | None:
@@ -315,7 +362,8 @@ def _predicted(site: str, config: Mapping[str, Scalar], work: Work) -> int | Non
     if site == "moe-config":
         if c is None:
             return None
-        tile = fused_moe.Tile(*(number(key) for key in (*_MOE_KEYS, "GROUP_SIZE_M")), *launch)
+        bm, bn, bk, group = (number(key) for key in (*_MOE_KEYS, "GROUP_SIZE_M"))
+        tile = fused_moe.Tile(bm, bn, bk, group, *launch)
         return fused_moe.shared_bytes(c, tile, work.element_size())
     return _attention(c, (number("BLOCK_M"), number("BLOCK_N")), bool(config.get("PRE_LOAD_V")), launch, work)
 
@@ -384,7 +432,3 @@ def refuse_nothing(found: list[Checked | Prepared], plan: Plan) -> None:
     if not found:
         named = ", ".join(left_out(plan))
         raise UsageError(f"no value goes to a Triton kernel: {named}", f"select one of {', '.join(SITES)}")
-
-
-
-

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from muhmod.coverage import Advice
     from muhmod.derive.kernels.choose import Chosen
     from muhmod.derive.whatif import Outcome, Row
+    from muhmod.engine import Plan
+    from muhmod.feasible import Checked
     from muhmod.headers import Header
 
 REPORT_SCHEMA = "muhmod/report/1"
@@ -23,6 +25,7 @@ HEADERS_SCHEMA = "muhmod/headers/1"
 COMPARE_SCHEMA = "muhmod/compare/1"
 WHAT_IF_SCHEMA = "muhmod/what-if/1"
 KERNEL_SCHEMA = "muhmod/kernel/1"
+VERIFY_SCHEMA = "muhmod/verify/1"
 PACK_SCHEMA = "muhmod/pack/1"
 
 
@@ -80,6 +83,24 @@ def chosen(found: Chosen) -> dict[str, Any]:
         "kind": "heuristic",
         "derivation": list(found.steps),
         "facts": [_fact(fact) for fact in found.facts],
+    }
+
+
+def verified(plan: Plan, rows: Iterable[Checked], target: str) -> dict[str, Any]:
+    """The JSON of `muhmod verify`: a row for each configuration; null where a number is not known."""
+    rows = list(rows)
+    return {
+        "schema": VERIFY_SCHEMA,
+        "command": "verify",
+        "rules": plan.pack.name,
+        "hardware": plan.pack.hardware,
+        "tree": plan.tree.name,
+        "target": target,
+        "exit": {
+            "code": max((row.code for row in rows), default=0),
+            "reasons": [f"{row.site}: {row.verdict}: {row.reason}" for row in rows if row.code],
+        },
+        "configurations": [{**row._asdict(), "config": dict(row.config)} for row in rows],
     }
 
 

@@ -28,7 +28,7 @@ _READY = "ready"
 
 
 class Target(NamedTuple):
-    """What is compiled for: `cuda` with a compute capability, or `hip` with an architecture; a warp's threads."""
+    """What is compiled for: `cuda` and a compute capability, or `hip` and an architecture; threads a warp."""
 
     backend: str
     arch: str
@@ -64,8 +64,9 @@ def target(word: str) -> Target:
     """`cuda:75` or `hip:gfx942:64`. Raises UsageError."""
     match = re.fullmatch(r"cuda:(\d{2,3})|hip:(gfx[0-9a-f]+)(?::(32|64))?", word)
     if match is None:
+        known = ("cuda:75", "cuda:80", "cuda:90", "hip:gfx942:64")
         raise UsageError(
-            f"--target {word} is none of Triton's{nearest(word, ('cuda:75', 'cuda:80', 'cuda:90', 'hip:gfx942:64'))}",
+            f"--target {word} is none of Triton's{nearest(word, known)}",
             "cuda:CAPABILITY (75, 80, 86, 89, 90) or hip:ARCHITECTURE:THREADS (hip:gfx942:64)",
         )
     if match[1]:
@@ -84,11 +85,22 @@ def check_available() -> None:
         raise UsageError("Triton is not installed, so no kernel can be compiled", INSTALL)
 
 
-def compiled(jobs: list[Job], to: Target) -> list[Compiled]:
-    """What each job compiles to, in order, in a worker that is started again when it dies.
+def compiled(jobs: list[Job], to: Target, jobs_at_once: int = 1) -> list[Compiled]:
+    """What each job compiles to, in order, in up to so many workers; one that dies is started again.
 
     Raises UsageError where Triton cannot be imported.
     """
+    if jobs_at_once < 2 or len(jobs) < 2:
+        return _in_turn(jobs, to)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(jobs_at_once) as pool:
+        slices = [jobs[number::jobs_at_once] for number in range(jobs_at_once)]
+        parts = list(pool.map(lambda part: _in_turn(part, to), slices))
+    return [parts[n % jobs_at_once][n // jobs_at_once] for n in range(len(jobs))]
+
+
+def _in_turn(jobs: list[Job], to: Target) -> list[Compiled]:
     found: list[Compiled] = []
     with tempfile.TemporaryDirectory(prefix="muhmod-triton-") as folder:
         while len(found) < len(jobs):
@@ -197,7 +209,9 @@ def _constant(value: Any) -> Any:
 def _resources(asm: Mapping[str, Any], triton: Path, folder: Path) -> tuple[int | None, int | None]:
     """Registers a thread and bytes of spills: from ptxas, or from the code's own notes on AMD's cards."""
     if "amdgcn" in asm:
-        counts = [re.search(rf"\.{key}:\s+(\d+)", asm["amdgcn"]) for key in ("vgpr_count", "vgpr_spill_count")]
+        counts = [
+            re.search(rf"\.{key}:\s+(\d+)", asm["amdgcn"]) for key in ("vgpr_count", "vgpr_spill_count")
+        ]
         registers, spilled = (int(count[1]) if count else None for count in counts)
         return registers, None if spilled is None else spilled * 4
     arch = re.search(r"^\.target\s+(\w+)", asm["ptx"], re.MULTILINE)

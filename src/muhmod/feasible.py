@@ -387,7 +387,7 @@ def check(
     jobs = list(dict.fromkeys(one.job for one in found if isinstance(one, Prepared)))
     results = dict(zip(jobs, compiled(jobs, to), strict=True)) if jobs else {}
     rows = [_judged(one.row, results[one.job]) if isinstance(one, Prepared) else one for one in found]
-    return _without_blame(rows, {result.triton for result in results.values()})
+    return _without_blame(rows, to, {result.triton for result in results.values()})
 
 
 def _judged(row: Checked, result: Compiled) -> Checked:
@@ -404,7 +404,7 @@ def _judged(row: Checked, result: Compiled) -> Checked:
     return row._replace(verdict=verdict, reason=why, code=CODES[verdict])
 
 
-def _without_blame(rows: list[Checked], versions: set[str]) -> list[Checked]:
+def _without_blame(rows: list[Checked], to: Target, versions: set[str]) -> list[Checked]:
     """Where no configuration of a kernel compiles, it is the kernel, the target or Triton: unverifiable."""
     which = f"Triton {', '.join(sorted(versions - {''}))}" if versions - {""} else "Triton"
     alive = {(r.site, r.file, r.kernel) for r in rows if r.verdict != "does not compile"}
@@ -415,7 +415,7 @@ def _without_blame(rows: list[Checked], versions: set[str]) -> list[Checked]:
     } - alive
     return [
         r._replace(verdict="unverifiable", code=CODES["unverifiable"],
-                   reason=f"{which} compiles no configuration of {r.kernel}: {r.reason}")
+                   reason=f"{which} compiles no configuration of {r.kernel} for {to.show()}: {r.reason}")
         if (r.site, r.file, r.kernel) in failed else r
         for r in rows
     ]  # fmt: skip

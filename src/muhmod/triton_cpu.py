@@ -21,6 +21,8 @@ from muhmod.errors import UsageError, nearest
 from muhmod.model import Scalar
 
 INSTALL = "pip install 'muhmod[triton]'"
+# The first whose ASTSource takes what is given here.
+OLDEST = (3, 3)
 # Seconds for one configuration; the slowest of vLLM's take twenty.
 LONGEST = 300
 _ELEMENTS = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8": "fp8e4nv"}
@@ -130,12 +132,19 @@ def _worker(jobs: list[Job], to: Target, folder: Path) -> list[Compiled]:
     if not any(_READY in line for line in lines):
         tail = errors.read_text(errors="replace").strip().splitlines()[-1:] or [why]
         raise UsageError(f"Triton cannot be imported: {tail[0]}", f"install one that can: {INSTALL}")
+    version = _version(lines)
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UsageError(f"Triton {version} is too old: {oldest} is the first that can be asked", INSTALL)
     results = [Compiled(**line) for line in lines if _READY not in line]
     if len(results) < len(jobs):
         tail = errors.read_text(errors="replace").strip().splitlines()[-1:]
-        version = next(str(line[_READY]) for line in lines if _READY in line)
         results.append(Compiled(error=": ".join([why, *tail]), triton=version))
     return results
+
+
+def _version(lines: list[dict[str, Any]]) -> str:
+    return next(str(line[_READY]) for line in lines if _READY in line)
 
 
 def _watched(process: subprocess.Popen[bytes], said: Path) -> str:
@@ -167,11 +176,13 @@ def main(path: str) -> None:
         results.flush()
 
     tell({_READY: triton.__version__})
+    errors = Path(path).parent / "err"
     for number, job in enumerate(given["jobs"]):
+        before = errors.stat().st_size
         try:
             result = _compile(Job(*job), Target(*given["target"]), Path(path).parent, number)
         except Exception as error:
-            result = Compiled(error=_message(error))
+            result = Compiled(error=_message(error, errors.read_bytes()[before:].decode(errors="replace")))
         tell(result._replace(triton=triton.__version__)._asdict())
 
 
@@ -228,10 +239,13 @@ def _resources(asm: Mapping[str, Any], triton: Path, folder: Path) -> tuple[int 
     return int(used[1]) if used else None, int(stores[1]) if stores else None
 
 
-def _message(error: BaseException) -> str:
-    """The innermost reason, in one line."""
+def _message(error: BaseException, said: str) -> str:
+    """The innermost reason, in one line: what the compiler printed, where its exception tells nothing."""
     while error.__cause__ is not None:
         error = error.__cause__
+    printed = re.findall(r"(?:LLVM ERROR|\berror): (?!Failures have been detected)(.+)", said)
+    if printed and "PassManager" in str(error):
+        return str(printed[0])[:300]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"[:300]
 

@@ -82,7 +82,7 @@ def apply_experts(tokens, w1, w2, topk, out):
     config = get_default_config(tokens.shape[0], w1.shape[0], w2.shape[2], w1.shape[2], topk, None, False)
     invoke(tokens, w1, out, None, None, None, None, None, False, topk, config)
 '''
-HELPERS = '''\
+HELPERS = """\
 import triton
 import triton.language as tl
 
@@ -93,7 +93,7 @@ def grouped(pid, tiles_m, tiles_n, GROUP: tl.constexpr):
     first = pid // whole * GROUP
     size = min(tiles_m - first, GROUP)
     return first + (pid % whole) % size, (pid % whole) // size
-'''
+"""
 FLASH = '''\
 """A stand-in for the autotuned attention kernel."""
 import torch
@@ -337,22 +337,30 @@ def test_the_same_letter_is_a_size_in_one_kernel_and_an_address_in_the_other():
         "stride_qk", "stride_kk", "stride_vn", "stride_on"}  # fmt: skip
 
 
+UNTOLD = MOE.replace("num_valid_tokens", "beyond").replace("ids.numel()", "ids.amount")
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "why"),
+    ("text", "why"),
     [
-        ("num_valid_tokens, stride_am", "limit_of_it, stride_am", "the type of limit_of_it is not known"),
-        ("top_k: tl.constexpr,", "top_k: tl.constexpr, SWAPPED: tl.constexpr,",
+        (UNTOLD, "the type of beyond is not known"),
+        (MOE.replace("top_k: tl.constexpr,", "top_k: tl.constexpr, SWAPPED: tl.constexpr,"),
          "the value of SWAPPED is not known"),
     ],
 )  # fmt: skip
-def test_a_parameter_that_cannot_be_told_is_named(muhmod, package, compiler, old, new, why):
-    text = MOE.replace(old, new).replace("tokens < num_valid_tokens", "tokens < limit_of_it + 0")
-    text = text.replace("ids.numel(),", "ids.amount,")
-    compiler(lambda job: Compiled(shared=1))
-    tree = package(fused_moe=text, helpers=HELPERS)
-    ran = verify(muhmod, tree, "--rules", "h200", "--select", "moe-config")
-    assert ran.code == 3
-    assert "unverifiable" in ran.err and (why in ran.err or "limit_of_it" in ran.err)
+def test_a_parameter_that_cannot_be_told_is_named(muhmod, package, compiler, text, why):
+    asked = compiler(lambda job: Compiled(shared=1))
+    ran = verify(
+        muhmod, package(fused_moe=text, helpers=HELPERS), "--rules", "h200", "--select", "moe-config"
+    )
+    assert (ran.code, asked) == (3, [])
+    assert f"moe-config fused_moe_kernel: unverifiable: {why}" in ran.err
+
+
+def test_a_size_is_told_by_its_arithmetic_and_what_is_not_read_needs_no_type(compiler):
+    text = UNTOLD.replace("tokens < beyond", "tokens < beyond // 1").replace("K, EM", "K, unread, EM")
+    types = dict(signature("fused_moe_kernel", text, **TILE).types)
+    assert types["beyond"] == types["unread"] == "i32"
 
 
 # What is compiled -------------------------------------------------------------------------------
@@ -378,14 +386,17 @@ def test_the_rewritten_values_are_compiled_and_nothing_is_written(muhmod, tree, 
 
 
 def test_two_launches_of_one_function_have_their_own_configurations(muhmod, package, compiler):
-    second = PREFILL.replace("        _fwd_kernel[grid](", """\
+    second = PREFILL.replace(
+        "        _fwd_kernel[grid](",
+        """\
         if longest > 4096:
             _fwd_kernel[grid](
                 q, k, v, o, lens, 1.0, q.stride(0), q.stride(2), k.stride(0), k.stride(2),
                 v.stride(0), v.stride(2), o.stride(0), o.stride(2),
                 BLOCK_M=64, BLOCK_DMODEL=Lk, BLOCK_DMODEL_PADDED=Lk, BLOCK_N=64, num_warps=4, num_stages=2)
             return
-        _fwd_kernel[grid](""")
+        _fwd_kernel[grid](""",
+    )
     compiler(lambda job: Compiled(1024, 40, 0))
     ran = verify(muhmod, package(prefill=second), "--rules", "l40s", "--select", "prefill-tile",
                  "--output-format", "json")  # fmt: skip
@@ -469,7 +480,7 @@ def test_a_wrong_target_is_2(muhmod, tree, compiler, arguments, said):
     asked = compiler(lambda job: Compiled(1, 1, 0))
     ran = verify(muhmod, tree, "--rules", "h200", *arguments)
     assert (ran.code, asked) == (2, [])
-    assert said in ran.err and "next:" in ran.err or "has no site" in ran.err
+    assert said in ran.err
 
 
 def test_without_compile_there_is_nothing_to_verify(muhmod, tree):
@@ -569,7 +580,7 @@ def test_stand_ins_compile_and_need_no_more_than_predicted(muhmod, tree, real_tr
     monkeypatch.setenv("HOME", str(home))
     before = tree_bytes(tree.parent)
     ran = verify(muhmod, tree, *CARDS[target], "--target", target,
-                 "--set", "head_dim=64", "-j", 2, "--output-format", "json")  # fmt: skip
+                 "--set", "head_dim=32", "-j", 2, "--output-format", "json")  # fmt: skip
     assert ran.code == 0, ran.err
     assert {row["kernel"] for row in rows(ran)} == {"fused_moe_kernel", "attn_fwd", "_fwd_kernel"}
     for row in rows(ran):

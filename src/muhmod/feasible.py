@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from muhmod import catalog, compile, tree, triton_cpu
 from muhmod.derive.arms import apply_transforms, reached
@@ -18,13 +18,22 @@ from muhmod.derive.kernels.card import Card, card, modelled, padded
 from muhmod.derive.work import Facts, Work
 from muhmod.engine import Plan
 from muhmod.errors import FileError, UsageError
-from muhmod.model import LADDER, LADDER_KEYS, Arrival, Found, Scalar, SiteReport, Slot
+from muhmod.model import (
+    LADDER,
+    LADDER_KEYS,
+    Arrival,
+    Checked,
+    Config,
+    Found,
+    Scalar,
+    SiteReport,
+    Slot,
+    Verdict,
+)
 from muhmod.search import Reading
 from muhmod.site import Module, Resolve
 from muhmod.triton_cpu import Compiled, Job, Target
 
-Verdict = Literal["fits", "over limit", "under-predicted", "does not compile", "unverifiable"]
-Config = tuple[tuple[str, Scalar], ...]
 # Verdict: its exit code.
 CODES: dict[Verdict, int] = {
     "fits": 0, "over limit": 5, "under-predicted": 5, "does not compile": 5, "unverifiable": 3,
@@ -42,31 +51,6 @@ _CACHE_BLOCK, _CACHE_RUN = 16, 16
 # What Triton calls AMD's generations.
 _AMD = {"cdna3": "hip:gfx942:64"}
 _PLANNED = ("pending", "applied", "already", "held", "satisfied-upstream")
-
-
-class Checked(NamedTuple):
-    """One configuration of one kernel: what it was predicted to need, what it needs, and the verdict.
-
-    `shared`, `predicted`, `limit`, `spills` in bytes, `registers` a thread; None where not known.
-    """
-
-    site: str
-    file: str
-    line: int
-    kernel: str
-    config: Config
-    verdict: Verdict
-    reason: str = ""
-    shared: int | None = None
-    predicted: int | None = None
-    limit: int | None = None
-    registers: int | None = None
-    spills: int | None = None
-    code: int = 0
-
-    def show(self) -> str:
-        """`BLOCK_M=64 BLOCK_N=64 num_warps=4`."""
-        return " ".join(f"{key}={value}" for key, value in self.config)
 
 
 class Prepared(NamedTuple):
@@ -162,21 +146,22 @@ def _configs(place: Found, work: Work, to: Target) -> Iterator[Config]:
             if {*_SQUARE} <= {*dict(pairs)}:
                 yield _whole(pairs, stages)
         return
+    # A generated ladder is for values of two bytes.
     ladder = next((slot.text for slot in place.slots if slot.name == LADDER), "")
-    arms = _arms(ladder)
-    if arms and len(arms[0]) > 1 and work.element_size() == 2:
+    arms = _arms(ladder) if work.element_size() == 2 else []
+    if arms and len(arms[0]) > 1:
         yield from (_whole(pairs, stages) for pairs in arms)
         return
     most = work.integer("max_num_batched_tokens")
-    given: dict[str, Scalar] = {"is_marlin": False, "K": work.integer("hidden_size"),
-             "N": work.integer("moe_intermediate_size") // work.integer("tensor_parallel")}  # fmt: skip
+    columns = -(-work.integer("moe_intermediate_size") // work.integer("tensor_parallel"))
+    given: dict[str, Scalar] = {"is_marlin": False, "K": work.integer("hidden_size"), "N": columns}
     for tokens in [2**n for n in range(most.bit_length())]:
         names = {"M": tokens, "num_tokens": tokens, "numel": tokens * work.integer("experts_per_token")}
         for pairs in _together(place.slots, work, given | names):
             for arm in arms or [()]:
                 config = dict(pairs) | dict(arm)
                 if {*_MOE_KEYS} <= {*config}:
-                    yield _whole(tuple(config.items()), stages)
+                    yield _whole(config.items(), stages)
 
 
 def _whole(pairs: Iterable[tuple[str, Scalar]], stages: int) -> Config:
@@ -193,8 +178,11 @@ def _arms(ladder: str) -> list[tuple[tuple[str, Scalar], ...]]:
     found: list[tuple[tuple[str, Scalar], ...]] = []
     for node in ast.walk(ast.parse(f"if True:\n{ladder}" if ladder else "")):
         match node:
-            case ast.Assign(targets=[ast.Name(id="tile")], value=ast.Tuple() as value):
-                found.append((*zip(keys, ast.literal_eval(value), strict=True), ("GROUP_SIZE_M", 1)))
+            case ast.Assign(targets=[ast.Name(id="tile")], value=ast.Tuple(elts=elts)):
+                values = [one.value for one in elts if isinstance(one, ast.Constant)]
+                whole = [value for value in values if isinstance(value, int)]
+                if len(whole) == len(elts) == len(keys):
+                    found.append((*zip(keys, whole, strict=True), ("GROUP_SIZE_M", 1)))
             case ast.Assign(targets=[ast.Name(id="block_m")], value=ast.Constant(value=int(value))):
                 found.append((("BLOCK_SIZE_M", value),))
     return found
@@ -207,7 +195,7 @@ def _together(
 
     A name of which no value can arrive with the others is not bound on their way.
     """
-    ways: dict[str, dict[tuple[Scalar, frozenset[tuple[str, bool]]], None]] = {}
+    ways: dict[str, list[tuple[Scalar, frozenset[tuple[str, bool]]]]] = {}
     for slot in slots:
         if slot.name == LADDER or slot.value is None or not slot.live:
             continue
@@ -216,7 +204,10 @@ def _together(
             if value is not None:
                 tests = frozenset((c.test, c.taken) for c in arrival.conditions)
                 for name in (slot.name, *(also for also in slot.also if " " not in also)):
-                    ways.setdefault(name, {})[value, tests] = None
+                    ways.setdefault(name, []).append((value, tests))
+    every = {test for arriving in ways.values() for _, tests in arriving for test in tests}
+    # Only what goes both ways tells values apart.
+    apart = {(test, taken) for test, taken in every if (test, not taken) in every}
     worlds: dict[tuple[tuple[tuple[str, Scalar], ...], frozenset[tuple[str, bool]]], None] = {
         ((), frozenset()): None
     }
@@ -226,7 +217,7 @@ def _together(
             for pairs, tests in worlds
             for world in [
                 ((*pairs, *((key, value) for key in _KEYWORDS.get(name, (name,)))), tests | more)
-                for value, more in values
+                for value, more in dict.fromkeys((value, tests_ & apart) for value, tests_ in values)
                 if not any((test, not taken) in tests for test, taken in more)
             ]
             or [(pairs, tests)]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from muhmod.model import Derived, Fact, Found, SiteReport, SlotReport
+from muhmod.model import Checked, Derived, Fact, Found, SiteReport, SlotReport
 from muhmod.rulebook import Pack
 from muhmod.tree import Tree
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from muhmod.coverage import Advice
     from muhmod.derive.kernels.choose import Chosen
     from muhmod.derive.whatif import Outcome, Row
-    from muhmod.engine import Plan
-    from muhmod.feasible import Checked
     from muhmod.headers import Header
 
 REPORT_SCHEMA = "muhmod/report/1"
@@ -86,15 +84,15 @@ def chosen(found: Chosen) -> dict[str, Any]:
     }
 
 
-def verified(plan: Plan, rows: Iterable[Checked], target: str) -> dict[str, Any]:
+def verified(pack: Pack, tree: str, rows: Iterable[Checked], target: str) -> dict[str, Any]:
     """The JSON of `muhmod verify`: a row for each configuration; null where a number is not known."""
     rows = list(rows)
     return {
         "schema": VERIFY_SCHEMA,
         "command": "verify",
-        "rules": plan.pack.name,
-        "hardware": plan.pack.hardware,
-        "tree": plan.tree.name,
+        "rules": pack.name,
+        "hardware": pack.hardware,
+        "tree": tree,
         "target": target,
         "exit": {
             "code": max((row.code for row in rows), default=0),

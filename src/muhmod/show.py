@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muhmod.model import LADDER, Candidate, Derived, Fact, Found, SiteReport, Slot, SlotReport
+from muhmod.model import LADDER, Candidate, Checked, Derived, Fact, Found, SiteReport, Slot, SlotReport
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels.choose import Chosen
     from muhmod.derive.whatif import Outcome, Row
-    from muhmod.feasible import Checked
     from muhmod.headers import Header
 
 _WIDTH = 118

@@ -12,7 +12,7 @@ from muhmod.errors import UsageError
 
 if TYPE_CHECKING:
     from muhmod.engine import Plan
-    from muhmod.feasible import Checked
+    from muhmod.model import Checked
     from muhmod.triton_cpu import Target
 
 
@@ -95,7 +95,10 @@ def _report(
     if settings.format() == "json":
         from muhmod import report
 
-        made = [report.verified(plan, rows, to.show()) for plan, rows in zip(plans, checked, strict=True)]
+        made = [
+            report.verified(plan.pack, plan.tree.name, rows, to.show())
+            for plan, rows in zip(plans, checked, strict=True)
+        ]
         out.text(report.dump(made[0] if len(made) == 1 else made))
     elif not quiet:
         from muhmod import show

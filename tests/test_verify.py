@@ -412,6 +412,40 @@ def test_a_tree_that_was_rewritten_is_verified_the_same(muhmod, tree, compiler):
     assert (again.code, [r["config"] for r in rows(again)]) == (0, [r["config"] for r in rows(first)])
 
 
+def test_a_kernel_in_another_file_of_the_tree_is_found_there(muhmod, package, compiler):
+    asked = compiler(lambda job: Compiled(1024, 40, 0))
+    made = ast.parse(MOE)
+    decides = [n for n in made.body if getattr(n, "name", "") in ("get_default_config", "apply_experts")]
+    kernel = [n for n in made.body if n not in decides]
+    tree = package(
+        config="from vllm.kernel import invoke\n\n\n" + "\n\n\n".join(map(ast.unparse, decides)) + "\n",
+        kernel="\n".join(map(ast.unparse, kernel)), helpers=HELPERS,
+    )  # fmt: skip
+    ran = verify(muhmod, tree, "--rules", "t4", "--select", "moe-config")
+    assert ran.code == 0, ran.err
+    assert {job.kernel for job in asked} == {"fused_moe_kernel"}
+
+
+def test_what_is_no_literal_is_reported_beside_what_is(muhmod, package, compiler):
+    compiler(lambda job: Compiled(1024, 40, 0))
+    text = MOE.replace(
+        '"BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32', '"BLOCK_SIZE_N": columns(N), "BLOCK_SIZE_K": 32'
+    )
+    ran = verify(muhmod, package(fused_moe=text, helpers=HELPERS), "--rules", "t4", "--select", "moe-config",
+                 "--output-format", "json")  # fmt: skip
+    assert ran.code == 3
+    assert {(row["verdict"], bool(row["config"])) for row in rows(ran)} == {
+        ("fits", True), ("unverifiable", False)}, ran.err  # fmt: skip
+
+
+def test_a_function_that_launches_nothing_by_name_is_unverifiable(muhmod, package, compiler):
+    compiler(lambda job: Compiled(1024, 40, 0))
+    text = PREFILL.replace("        _fwd_kernel[grid](", "        pick(longest)[grid](")
+    ran = verify(muhmod, package(prefill=text), "--rules", "l40s", "--select", "prefill-tile")
+    assert ran.code == 3
+    assert "context_attention_fwd launches no kernel by its name" in ran.err
+
+
 def test_over_the_limit_is_5(muhmod, tree, compiler):
     compiler(lambda job: Compiled(300_000 if job.kernel == "attn_fwd" else 1024, 255, 64))
     ran = verify(muhmod, tree, "--rules", "h200")

@@ -125,26 +125,34 @@ def _of_site(
     if len(places) != 1:
         yield _unverifiable(row, "", f"{row.scope} stands {len(places)} times in the file as rewritten")
         return
-    for use in _uses(places[0].with_room(), module, resolve, reading):
-        configs = [*dict.fromkeys(_configs(use.place, work, to))]
+    uses = _uses(places[0].with_room(), module, resolve, reading)
+    if not uses:
+        yield _unverifiable(row, "", f"{row.scope} launches no kernel by its name")
+    for use in uses:
+        found = dict.fromkeys(_configs(use.place, work, to))
+        configs = [config for config in found if config]
         if configs:
             yield from _of_kernel(row, use, configs, work, to)
-        else:
-            yield _unverifiable(row, use.kernel, "its literals, as rewritten, make no whole configuration")
+        if len(configs) < len(found) or not found:
+            why = "a way to the kernel gives it no whole configuration by literals"
+            yield _unverifiable(row, use.kernel, why)
 
 
 def _configs(place: Found, work: Work, to: Target) -> Iterator[Config]:
-    """The configurations that a place's literals make together, on this card, for any number of tokens."""
+    """The configurations that a place's literals make together, on this card, for any number of tokens.
+
+    An empty one stands for a way on which a part of it is no literal.
+    """
     if place.site == "autotune-configs":
         for slot in place.slots:
-            if slot.entry and slot.entry.values and any(reached(a, work, {}) for a in slot.arrivals):
-                yield _whole(slot.entry.values + slot.entry.options, DEFAULT_STAGES)
+            if slot.name != "configs" and slot.entry and any(reached(a, work, {}) for a in slot.arrivals):
+                known = slot.entry.values + slot.entry.options
+                yield _whole(known, DEFAULT_STAGES) if slot.entry.values else ()
         return
     stages = 2 if to.backend == "hip" else DEFAULT_STAGES
     if place.site == "prefill-tile":
         for pairs in _together(place.slots, work, {}):
-            if {*_SQUARE} <= {*dict(pairs)}:
-                yield _whole(pairs, stages)
+            yield _whole(pairs, stages) if {*_SQUARE} <= {*dict(pairs)} else ()
         return
     # A generated ladder is for values of two bytes.
     ladder = next((slot.text for slot in place.slots if slot.name == LADDER), "")
@@ -154,14 +162,14 @@ def _configs(place: Found, work: Work, to: Target) -> Iterator[Config]:
         return
     most = work.integer("max_num_batched_tokens")
     columns = -(-work.integer("moe_intermediate_size") // work.integer("tensor_parallel"))
-    given: dict[str, Scalar] = {"is_marlin": False, "K": work.integer("hidden_size"), "N": columns}
+    given: dict[str, Scalar] = {"is_marlin": False, "K": work.integer("hidden_size"), "N": columns,
+                                "dtype": str(work.fact("dtype").value)}  # fmt: skip
     for tokens in [2**n for n in range(most.bit_length())]:
         names = {"M": tokens, "num_tokens": tokens, "numel": tokens * work.integer("experts_per_token")}
         for pairs in _together(place.slots, work, given | names):
             for arm in arms or [()]:
                 config = dict(pairs) | dict(arm)
-                if {*_MOE_KEYS} <= {*config}:
-                    yield _whole(config.items(), stages)
+                yield _whole(config.items(), stages) if {*_MOE_KEYS} <= {*config} else ()
 
 
 def _whole(pairs: Iterable[tuple[str, Scalar]], stages: int) -> Config:
@@ -335,6 +343,9 @@ def _values(parameters: set[str], work: Work) -> dict[str, Scalar | None]:
         "x": run, "stride_k_cache_bl": run, "IN_PRECISION": None, "MAX_Q_LEN": 0, "MAX_CTX_LEN": 0,
         "FP8_MIN": -448.0, "FP8_MAX": 448.0, "group_n": 0, "group_k": 0, "SPLIT_K": 1,
     }  # fmt: skip
+    queries, keys = int(fact("num_query_heads") or 0), int(fact("num_kv_heads") or 0)
+    if queries and keys:
+        values["num_queries_per_kv"] = queries // keys
     if head:
         actual = "BLOCK_DMODEL_PADDED" in parameters
         values |= {"BLOCK_DMODEL": head if actual else padded(head), "BLOCK_DMODEL_PADDED": padded(head),

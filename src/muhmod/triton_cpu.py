@@ -115,9 +115,12 @@ def _worker(jobs: list[Job], to: Target, folder: Path) -> list[Compiled]:
     given = folder / "jobs.json"
     given.write_text(json.dumps({"target": to, "jobs": jobs}))
     said, errors = folder / "out", folder / "err"
-    # The kernel's own folder is the only one written to; nothing of the user's settings changes the result.
+    # Its own folder is the only one that it writes to, and no setting of the user's changes the result.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TRITON_")}
     environment |= {"TRITON_CACHE_DIR": str(folder / "cache"), "TRITON_HOME": str(folder)}
+    # It starts in a folder where no file can pass for a module, so relative places are made absolute.
+    places = [os.path.abspath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    environment["PYTHONPATH"] = os.pathsep.join(places)
     with said.open("w") as out, errors.open("w") as err:
         process = subprocess.Popen(
             [sys.executable, "-m", "muhmod.triton_cpu", str(given)],
@@ -138,8 +141,9 @@ def _worker(jobs: list[Job], to: Target, folder: Path) -> list[Compiled]:
         raise UsageError(f"Triton {version} is too old: {oldest} is the first that can be asked", INSTALL)
     results = [Compiled(**line) for line in lines if _READY not in line]
     if len(results) < len(jobs):
-        tail = errors.read_text(errors="replace").strip().splitlines()[-1:]
-        results.append(Compiled(error=": ".join([why, *tail]), triton=version))
+        printed = errors.read_text(errors="replace")
+        last = re.findall(r"LLVM ERROR: (.+)", printed)[-1:] or printed.strip().splitlines()[-1:]
+        results.append(Compiled(error=": ".join([why, *last]), triton=version))
     return results
 
 

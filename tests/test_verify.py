@@ -357,6 +357,12 @@ def test_a_parameter_that_cannot_be_told_is_named(muhmod, package, compiler, tex
     assert f"moe-config fused_moe_kernel: unverifiable: {why}" in ran.err
 
 
+def test_wide_strides_are_multiples_of_16_too():
+    text = MOE.replace("stride_am,", "stride_am: tl.int64,", 1)
+    made = signature("fused_moe_kernel", text, **TILE)
+    assert dict(made.types)["stride_am"] == "i64" and "stride_am" in made.divisible
+
+
 def test_a_size_is_told_by_its_arithmetic_and_what_is_not_read_needs_no_type(compiler):
     text = UNTOLD.replace("tokens < beyond", "tokens < beyond // 1").replace("K, EM", "K, unread, EM")
     types = dict(signature("fused_moe_kernel", text, **TILE).types)

@@ -333,7 +333,7 @@ def signature(
         if not kind and name in read:
             return Signature(problem=f"the type of {name} is not known")
         types.append((name, kind or "i32"))
-    even = [name for name, kind in types if kind[0] == "*" or (kind == "i32" and _EVEN.search(name))]
+    even = [name for name, kind in types if kind[0] == "*" or (kind[0] == "i" and _EVEN.search(name))]
     return Signature(tuple(types), tuple(constants), tuple(even))
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from muhmod.model import Derived, Fact, Found, SiteReport, SlotReport
+from muhmod.model import Checked, Derived, Fact, Found, SiteReport, SlotReport
 from muhmod.rulebook import Pack
 from muhmod.tree import Tree
 
@@ -23,6 +23,7 @@ HEADERS_SCHEMA = "muhmod/headers/1"
 COMPARE_SCHEMA = "muhmod/compare/1"
 WHAT_IF_SCHEMA = "muhmod/what-if/1"
 KERNEL_SCHEMA = "muhmod/kernel/1"
+VERIFY_SCHEMA = "muhmod/verify/1"
 PACK_SCHEMA = "muhmod/pack/1"
 
 
@@ -80,6 +81,24 @@ def chosen(found: Chosen) -> dict[str, Any]:
         "kind": "heuristic",
         "derivation": list(found.steps),
         "facts": [_fact(fact) for fact in found.facts],
+    }
+
+
+def verified(pack: Pack, tree: str, rows: Iterable[Checked], target: str) -> dict[str, Any]:
+    """The JSON of `muhmod verify`: a row for each configuration; null where a number is not known."""
+    rows = list(rows)
+    return {
+        "schema": VERIFY_SCHEMA,
+        "command": "verify",
+        "rules": pack.name,
+        "hardware": pack.hardware,
+        "tree": tree,
+        "target": target,
+        "exit": {
+            "code": max((row.code for row in rows), default=0),
+            "reasons": [f"{row.site}: {row.verdict}: {row.reason}" for row in rows if row.code],
+        },
+        "configurations": [{**row._asdict(), "config": dict(row.config)} for row in rows],
     }
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muhmod.model import LADDER, Candidate, Derived, Fact, Found, SiteReport, Slot, SlotReport
+from muhmod.model import LADDER, Candidate, Checked, Derived, Fact, Found, SiteReport, Slot, SlotReport
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels.choose import Chosen
@@ -174,6 +174,25 @@ def chosen(out: Console, chosen: Chosen) -> None:
     out.print()
     for line in fact_lines(chosen.facts):
         _line(out, line)
+
+
+def verified(out: Console, rows: Iterable[Checked]) -> None:
+    """The table of `muhmod verify`: bytes of shared memory as compiled, predicted and allowed."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid.add_column("configuration", overflow="fold")
+    for name in ("shared B", "predicted", "limit", "registers", "spills B"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    grid.add_column("verdict", overflow="fold")
+    said = ""
+    for row in rows:
+        head = " ".join(filter(None, (row.site, row.kernel and f"-> {row.kernel}", row.file)))
+        if head != said:
+            grid.add_row(Text(head, style="bold"))
+            said = head
+        numbers = (row.shared, row.predicted, row.limit, row.registers, row.spills)
+        verdict = Text(row.verdict, style="bold red" if row.code else "green")
+        grid.add_row(Text(row.show()), *("-" if n is None else f"{n:,}" for n in numbers), verdict)
+    out.print(grid)
 
 
 def what_if(out: Console, outcomes: Sequence[Outcome]) -> None:

@@ -27,6 +27,7 @@ _COMMANDS = {
     "rules": ("rules", "rules"),
     "sites": ("look", "sites"),
     "test": ("test", "test"),
+    "verify": ("verify", "verify"),
 }
 
 

@@ -237,7 +237,9 @@ def _stub(node: FunctionNode) -> tuple[int, str] | None:
     ends, left = _ends(node.body)
     if _WORKS in ends | left:
         return None
-    raised = next((s for s in statements(node.body) if isinstance(s, ast.Raise)), None)
+    raises = [s for s in statements(node.body) if isinstance(s, ast.Raise)]
+    # The one that all ways come to says most.
+    raised = next((s for s in raises if s in node.body), next(iter(raises), None))
     if _IDLE not in ends | left and raised is not None and raised.exc is not None:
         name = dotted(raised.exc.func if isinstance(raised.exc, ast.Call) else raised.exc)
         return raised.lineno, f"{node.name} only raises {name or 'an error'}"

@@ -636,3 +636,19 @@ def test_guards_in_a_ring(muhmod, pack):
     ring = FLAG + 'guards = [{ guard = "formula", formula = "q-chunk._Q_CHUNK > 1" }]\n'
     ran = muhmod("rules", "validate", pack(STATE, ring))
     assert (ran.code, "[sites.q-chunk.guards] depends on itself, in the end" in ran.err) == (2, True)
+
+
+def test_the_line_of_a_key_in_a_table_of_its_own(muhmod, pack):
+    more = """
+[[sites.triton-flag.guards]]
+guard = "exists"
+symbol = "os"
+[[sites.triton-flag.guards]]
+guard = "state"
+site = "q-chunk"
+states = ["helt"]
+"""
+    own = pack(symbol("exists", "sdpa"), f"{FLAG}{more}")
+    ran = muhmod("rules", "validate", own)
+    line = own.read_text().splitlines().index('states = ["helt"]') + 1
+    assert f"own.toml:{line}: [sites.triton-flag.guards.states] unknown state 'helt'" in ran.err

@@ -51,6 +51,13 @@ def test_every_module_has_a_floor():
     assert {_module(path) for path in SOURCES} == set(FLOORS)
 
 
+def test_every_package_is_shipped():
+    text = (ROOT / "pyproject.toml").read_text()
+    shipped = re.search(r"^packages = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)[1]
+    for folder in {path.parent.relative_to(ROOT / "src") for path in SOURCES}:
+        assert f'"{".".join(folder.parts)}"' in shipped
+
+
 def test_imports_go_down_floors_only():
     for path in SOURCES:
         own = FLOORS[_module(path)]

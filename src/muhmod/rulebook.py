@@ -182,8 +182,8 @@ class _Document(NamedTuple):
     data: dict[str, Any]
 
     def fail(self, message: str, *keys: str, hint: str = "", line: int = 0) -> UsageError:
-        """An error at a line, else at that of the dotted key, as far as the text tells."""
-        line = line or _line_of(self.text, keys)
+        """An error at the key of a row that begins at a line, else at that of the dotted key."""
+        line = _line_in_row(self.text, line, keys[-1]) if line else _line_of(self.text, keys)
         where = f"{self.path.name}:{line}" if line else self.path.name
         key = f" [{'.'.join(keys)}]" if keys else ""
         return UsageError(f"{where}:{key} {message}", hint)
@@ -735,16 +735,29 @@ def _states(given: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
+_GUARD_KEY = re.compile(r"(?:^|[{,\s])\"?guard\"?\s*=")
+
+
 def _guard_line(text: str, keys: tuple[str, ...], number: int) -> int:
     """The line of a rule's guard by its number, as far as the text tells; 0 where it does not."""
     first = _line_of(text, keys)
     found = [
         line
         for line, words in enumerate(text.splitlines(), 1)
-        for _ in re.findall(r"(?:^|[{,\s])\"?guard\"?\s*=", words.partition("#")[0])
+        for _ in _GUARD_KEY.findall(words.partition("#")[0])
         if line >= first
     ]
     return found[number] if first and number < len(found) else first
+
+
+def _line_in_row(text: str, first: int, key: str) -> int:
+    """The line of a key in a row of its own lines; the first where it is not told."""
+    for line, words in enumerate(text.splitlines()[first - 1 :], first):
+        if line > first and (_GUARD_KEY.search(words) or words.lstrip().startswith("[")):
+            break
+        if re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", words):
+            return line
+    return first
 
 
 def _text(document: _Document, data: dict[str, Any], key: str) -> str:

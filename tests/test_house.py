@@ -14,7 +14,8 @@ from .conftest import ROOT
 SOURCES = sorted((ROOT / "src" / "muhmod").rglob("*.py"))
 FLOORS = {
     "model": 0, "errors": 0,
-    "derive": 1, "rulebook": 2, "lock": 1, "tree": 1, "site": 1, "patch": 1, "fetch": 1, "headers": 1,
+    "derive": 1, "formula": 1, "rulebook": 2, "lock": 1, "tree": 1, "site": 1, "patch": 1, "fetch": 1,
+    "headers": 1,
     "flow": 2, "constants": 3, "lists": 2,
     "catalog": 3, "journal": 2, "unchanged": 2,
     "rewrite": 4, "guards": 4, "fingerprint": 4,
@@ -48,6 +49,13 @@ def _imports(path):
 
 def test_every_module_has_a_floor():
     assert {_module(path) for path in SOURCES} == set(FLOORS)
+
+
+def test_every_package_is_shipped():
+    text = (ROOT / "pyproject.toml").read_text()
+    shipped = re.search(r"^packages = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)[1]
+    for folder in {path.parent.relative_to(ROOT / "src") for path in SOURCES}:
+        assert f'"{".".join(folder.parts)}"' in shipped
 
 
 def test_imports_go_down_floors_only():

@@ -192,11 +192,12 @@ class Edit(NamedTuple):
 
 
 class GuardResult(NamedTuple):
-    """A guard, whether it holds, and the place that shows it."""
+    """A guard, whether it holds, the place or the numbers that show it, and the facts that it used."""
 
     guard: str
     holds: bool
     evidence: str
+    facts: tuple[Fact, ...] = ()
 
 
 class SlotReport(NamedTuple):
@@ -215,6 +216,8 @@ class SlotReport(NamedTuple):
     bound: str = ""
     column: int = 0
     end_column: int = 0
+    # Names of other slots that the same literal sets.
+    also: tuple[str, ...] = ()
 
 
 class Difference(NamedTuple):

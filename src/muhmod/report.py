@@ -182,7 +182,7 @@ def pack(of: Pack) -> dict[str, Any]:
                     name: {k: v for k, v in setting._asdict().items() if v not in (None, "")}
                     for name, setting in rule.slots.items()
                 },
-                "guards": [guard._asdict() for guard in rule.guards],
+                "guards": [guard.table() for guard in rule.guards],
             }
             for rule in of.rules
         },

@@ -101,9 +101,10 @@ def explain(out: Console, row: SiteReport, line: int = 0) -> None:
     if row.reason:
         _line(out, f"  {row.reason}")
     for guard in row.guards:
-        if guard.holds:
-            _line(out, f"  guard holds: {guard.guard}: {guard.evidence}")
-    facts: dict[str, Fact] = {}
+        word = "holds" if guard.holds else "is false"
+        if guard.holds or guard.evidence.removeprefix("not proven: ") not in row.reason:
+            _line(out, f"  guard {word}: {guard.guard}: {guard.evidence}")
+    facts: dict[str, Fact] = {} if line else {fact.name: fact for g in row.guards for fact in g.facts}
     shared: tuple[str, ...] = ()
     for slot in row.slots:
         if line and not slot.line <= line <= max(slot.line, slot.end_line):

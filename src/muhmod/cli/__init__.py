@@ -21,12 +21,14 @@ _COMMANDS = {
     "explain": ("look", "explain"),
     "headers": ("rules", "headers_"),
     "pin": ("check", "pin"),
+    "reach": ("reach", "reach_"),
     "relock": ("check", "relock"),
     "replay": ("replay", "replay"),
     "revert": ("revert", "revert"),
     "rules": ("rules", "rules"),
     "sites": ("look", "sites"),
     "test": ("test", "test"),
+    "verify": ("verify", "verify"),
 }
 
 

@@ -195,7 +195,9 @@ class Platform(NamedTuple):
 PLATFORM_SCHEMA = "muhmod/platform/1"
 
 
-def platform(name: str, modules: Iterable[str] = (), capability: int = 0, base: Path | None = None) -> Platform:
+def platform(
+    name: str, modules: Iterable[str] = (), capability: int = 0, base: Path | None = None
+) -> Platform:
     """The platform of that name or path. Raises UsageError."""
     document = _read(_locate(name, "platforms", "platform", base))
     data = document.check(document.data, ("schema", "title", "asks", "names", "never"))

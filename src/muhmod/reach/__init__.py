@@ -63,7 +63,9 @@ class Reaches:
             return Reach("unknown", f"{asked.file} cannot be read")
         node = _node_at(module, asked.start, asked.end)
         if node is None:
-            return Reach("unknown", f"`{asked.text.splitlines()[0][:60] if asked.text else ''}` is no expression")
+            return Reach(
+                "unknown", f"`{asked.text.splitlines()[0][:60] if asked.text else ''}` is no expression"
+            )
         origin = Step(asked.file, asked.line, self.world.line(asked.file, asked.line))
         dead = self.living.place(asked.file, node)
         self.tracer.begin({id(node): (origin,)})
@@ -142,7 +144,9 @@ class Reaches:
             for name in sorted(names):
                 self._readers(kind, source, name)
         if self.tracer.new:
-            self.tracer.loose.setdefault(Loose("it goes through too many places to be followed", (), None, ""))
+            self.tracer.loose.setdefault(
+                Loose("it goes through too many places to be followed", (), None, "")
+            )
 
     def _readers(self, kind: str, source: object, name: str) -> None:
         seen = 0
@@ -165,7 +169,9 @@ class Reaches:
                 for function in functions:
                     seen += 1
                     if seen > _MOST_READERS:
-                        self.tracer.loose.setdefault(Loose(f"{word} is read in too many places", (), None, file))
+                        self.tracer.loose.setdefault(
+                            Loose(f"{word} is read in too many places", (), None, file)
+                        )
                         return
                     result = self.tracer.function(function)
                     self._returned(function, result.marks)
@@ -180,7 +186,9 @@ class Reaches:
             if not isinstance(node, ast.Constant)
             or (node.value == word and isinstance(index.parents.get(id(node)), ast.Call))
         ]  # fmt: skip
-        nodes += [n for n in index.imports if any((a.asname or a.name).split(".")[0] == word for a in n.names)]
+        nodes += [
+            n for n in index.imports if any((a.asname or a.name).split(".")[0] == word for a in n.names)
+        ]
         for node in nodes:
             function = self._function_of(file, node)
             if function is None:
@@ -210,11 +218,15 @@ class Reaches:
                 stops.append((sink, why))
         sure = [s for s in alive if not s.maybe]
         order = sorted(sure or alive, key=lambda s: (s.control, s.kind == "imports", len(s.trail), s.file))
-        loose = [one for one in tracer.loose if one.within is None or self.living.function(one.within) is None]
+        loose = [
+            one for one in tracer.loose if one.within is None or self.living.function(one.within) is None
+        ]
         if sure:
             return Reach("reaches", _arrives(order), _path(origin, order[0].trail))
         if order:
-            return Reach("unknown", f"it would have to be known {order[0].maybe}", _path(origin, order[0].trail))
+            return Reach(
+                "unknown", f"it would have to be known {order[0].maybe}", _path(origin, order[0].trail)
+            )
         if loose:
             one = min(loose, key=lambda o: len(o.trail))
             return Reach("unknown", f"it would have to be known {one.why}", _path(origin, one.trail))
@@ -234,7 +246,9 @@ class Reaches:
         ignored = [e for e in ends if e.kind == "ignored"]
         if ignored:
             end = max(ignored, key=lambda e: len(e.trail))
-            return Reach("stopped", f"{end.why} ({end.trail[-1].file}:{end.trail[-1].line})", _path(origin, end.trail))
+            return Reach(
+                "stopped", f"{end.why} ({end.trail[-1].file}:{end.trail[-1].line})", _path(origin, end.trail)
+            )
         if replaced:
             end = replaced[-1]
             return Reach("stopped", f"what it feeds is replaced at {end.trail[-1].file}:{end.trail[-1].line}: {end.why}",

@@ -67,7 +67,9 @@ class Living:
         return dead
 
     def _is_entry(self, file: str) -> bool:
-        return any(file.startswith(e) if e.endswith("/") else file == e or file.startswith(f"{e}/") for e in _ENTRIES)
+        return any(
+            file.startswith(e) if e.endswith("/") else file == e or file.startswith(f"{e}/") for e in _ENTRIES
+        )
 
     def _module(self, file: str, depth: int) -> Dead | None:
         name = self.world.name_of(file)
@@ -92,7 +94,9 @@ class Living:
                 shown += [*why.trail, self.world.step(other, node, does)]
         if shown:
             return Dead(f"{name} is never imported: {shown[-2].does}", tuple(dict.fromkeys(shown)))
-        return Dead(f"no file of the tree imports {name}", (Step(file, 1, f"no import of {name} in the tree"),))
+        return Dead(
+            f"no file of the tree imports {name}", (Step(file, 1, f"no import of {name} in the tree"),)
+        )
 
     def _loads(self, other: str, file: str, name: str, last: str) -> Iterator[tuple[ast.AST, str]]:
         """The imports of a module in a file, and strings that name it."""
@@ -187,7 +191,9 @@ class Living:
         if name.startswith("__") and name.endswith("__"):
             return True
         for node in nodes:
-            decorators = [dotted(d.func if isinstance(d, ast.Call) else d) for d in getattr(node, "decorator_list", ())]
+            decorators = [
+                dotted(d.func if isinstance(d, ast.Call) else d) for d in getattr(node, "decorator_list", ())
+            ]
             if any(d.rpartition(".")[2] not in _PLAIN for d in decorators):
                 return True
             if isinstance(node, ast.ClassDef) and node.keywords:
@@ -232,7 +238,9 @@ class Living:
             case ast.Attribute(attr=word, ctx=ast.Load()):
                 return word == name
             case ast.Constant(value=str() as text):
-                return (text == name or text.endswith((f".{name}", f":{name}"))) and not self._is_all(node, parents)
+                return (text == name or text.endswith((f".{name}", f":{name}"))) and not self._is_all(
+                    node, parents
+                )
         return False
 
     def _is_all(self, node: ast.AST, parents: dict[int, ast.AST]) -> bool:
@@ -273,7 +281,9 @@ class Living:
         value = self.world.force(value)
         if value.open or not value.refs:
             return False
-        return not any(isinstance(r, (Function, Class)) and (r.file, r.path) == (file, path) for r in value.refs)
+        return not any(
+            isinstance(r, (Function, Class)) and (r.file, r.path) == (file, path) for r in value.refs
+        )
 
     def _other_attribute(self, node: ast.AST, other: str, file: str, path: str) -> bool:
         """Whether `base.name` is of a module that has another such name."""
@@ -283,7 +293,9 @@ class Living:
         if not head or rest:
             return False
         value = self.world.env(other).names.get(head)
-        if value is None or any(_bound_in(f, head) for f in self._enclosing(node, other) if not isinstance(f, ast.ClassDef)):
+        if value is None or any(
+            _bound_in(f, head) for f in self._enclosing(node, other) if not isinstance(f, ast.ClassDef)
+        ):
             return False
         value = self.world.force(value)
         if value.open or not value.refs or not all(isinstance(r, ModuleRef) for r in value.refs):
@@ -301,7 +313,9 @@ class Living:
                 value = self.world._late(Late(other, node.module or "", node.level, late.name))
                 if value.open or not value.refs:
                     return True
-                if any(isinstance(r, (Function, Class)) and (r.file, r.path) == (file, path) for r in value.refs):
+                if any(
+                    isinstance(r, (Function, Class)) and (r.file, r.path) == (file, path) for r in value.refs
+                ):
                     return True
         return False
 
@@ -325,14 +339,16 @@ class Living:
                 shown += why.trail
         if not found:
             return None
-        step = self.world.step(other, node, f"{name} is not bound here: {self.world.line(other, node.lineno)}")  # type: ignore[attr-defined]
+        step = self.world.step(
+            other, node, f"{name} is not bound here: {self.world.line(other, getattr(node, 'lineno', 1))}"
+        )
         return Dead("", (*shown, step))
 
     # Places ---------------------------------------------------------------------------------
 
     def _enclosing(self, node: ast.AST, file: str) -> list[ast.AST]:
         parents = self.world.parents(file)
-        found = []
+        found: list[ast.AST] = []
         current = parents.get(id(node))
         while current is not None:
             if isinstance(current, _DEFINITIONS):
@@ -356,7 +372,9 @@ class Living:
         if enclosing and isinstance(node, _DEFINITIONS) is False:
             path = ".".join(reversed([n.name for n in enclosing]))  # type: ignore[attr-defined]
             inner = enclosing[0]
-            if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)) and not self._in_header(node, inner, file):
+            if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)) and not self._in_header(
+                node, inner, file
+            ):
                 return self.function(Function(file, path, inner.lineno), depth)
         return self.module(file, depth)
 
@@ -417,6 +435,10 @@ def _bound_in(function: ast.AST, name: str) -> str:
             return "imported"
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
             return "bound"
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node is not function and node.name == name:
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            and node is not function
+            and node.name == name
+        ):
             return "bound"
     return ""

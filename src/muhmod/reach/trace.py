@@ -39,7 +39,6 @@ from muhmod.reach.value import (
     known,
     onward,
     refer,
-    same,
     stepped,
     truth,
 )
@@ -245,12 +244,12 @@ class Tracer:
         self._memo[key] = result
         return result
 
-    def _frame(
-        self, ref: Function, node: FunctionNode, maybe: str, depth: int, outer: State | None
-    ) -> Frame:
+    def _frame(self, ref: Function, node: FunctionNode, maybe: str, depth: int, outer: State | None) -> Frame:
         owner = ref.path.rpartition(".")[0]
         cls = Class(ref.file, owner) if owner and self.world.class_of(Class(ref.file, owner)) else None
-        shared = {n for s in statements(node.body) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
+        shared = {
+            n for s in statements(node.body) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names
+        }
         return Frame(ref.file, ref, cls, [], [], {}, shared, locals_of(node), None, maybe, depth, outer)
 
     def _function(
@@ -272,7 +271,11 @@ class Tracer:
         if end is not None and frame.returned:
             result = join(result, known(None))
         for name, value in given.items():
-            if value.marks and (len(self.flows), len(self.sinks), len(self.loose)) == before and not result.marks:
+            if (
+                value.marks
+                and (len(self.flows), len(self.sinks), len(self.loose)) == before
+                and not result.marks
+            ):
                 self._end("ignored", node, value.marks, frame, f"{node.name} takes {name} no further")
         return result
 
@@ -282,7 +285,9 @@ class Tracer:
         late = positional[len(positional) - len(arguments.defaults) :]
         defaults = dict(zip((a.arg for a in late), arguments.defaults, strict=True))
         defaults |= {
-            a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None
+            a.arg: d
+            for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if d is not None
         }
         every = [*positional, *arguments.kwonlyargs]
         for argument in every:
@@ -375,8 +380,9 @@ class Tracer:
                 self.ev(test, state, frame)
             case ast.If(test=test, body=body, orelse=orelse):
                 return self._if(test, body, orelse, state, frame)
-            case ast.For(target=target, iter=over, body=body, orelse=orelse) | ast.AsyncFor(
-                target=target, iter=over, body=body, orelse=orelse
+            case (
+                ast.For(target=target, iter=over, body=body, orelse=orelse)
+                | ast.AsyncFor(target=target, iter=over, body=body, orelse=orelse)
             ):
                 return self._loop(target, self.ev(over, state, frame), body, orelse, node, state, frame)
             case ast.While(test=test, body=body, orelse=orelse):
@@ -493,13 +499,13 @@ class Tracer:
         before = dict(state)
         # An error may come at any statement: what the body binds, it may have bound.
         after = self._block(node.body, dict(state), frame)
-        middle = _merge(dict(before), after) if after is not None else before
+        middle = (_merge(dict(before), after) if after is not None else before) or {}
         for name in _stored(node.body):
-            if name in (middle or {}):
+            if name in middle:
                 middle[name] = middle[name]._replace(const=UNKNOWN, open=True)
         ends = [self._block(node.orelse, after, frame) if after is not None else None]
         for handler in node.handlers:
-            caught = dict(middle or {})
+            caught = dict(middle)
             if handler.name:
                 caught[handler.name] = Val()
             ends.append(self._block(handler.body, caught, frame))
@@ -507,7 +513,7 @@ class Tracer:
         for end in ends:
             result = _merge(result, end)
         if node.finalbody:
-            final = self._block(node.finalbody, result if result is not None else dict(middle or {}), frame)
+            final = self._block(node.finalbody, result if result is not None else dict(middle), frame)
             result = final if result is not None else None
         if frame.env is not None and result is not None:
             state.clear()
@@ -543,7 +549,9 @@ class Tracer:
                 late = Late(frame.file, alias.name if alias.asname else local, 0, "")
             else:
                 local = alias.asname or alias.name
-                late = Late(frame.file, node.module or "", node.level, "" if alias.name == "*" else alias.name)
+                late = Late(
+                    frame.file, node.module or "", node.level, "" if alias.name == "*" else alias.name
+                )
             value = refer(late)
             if local == "*" and "*" in state:
                 value = join(state["*"], value)
@@ -617,7 +625,11 @@ class Tracer:
                     else:
                         part = f"[{index}]" if starred is None or index < starred else ANY
                         inner = value.within(part)
-                        if isinstance(value.const, tuple) and len(value.const) == len(elts) and starred is None:
+                        if (
+                            isinstance(value.const, tuple)
+                            and len(value.const) == len(elts)
+                            and starred is None
+                        ):
                             inner = inner._replace(const=value.const[index])
                         self._bind(element, inner, node, state, frame)
             case ast.Subscript(value=container, slice=index):
@@ -630,7 +642,8 @@ class Tracer:
                     self._flow(value)
                     for module in modules:
                         self._global(module.file, attr, value.marks)
-                    for cls in classes or ([None] if not modules else []):
+                    owners: list[Class | None] = [*classes] or ([None] if not modules else [])
+                    for cls in owners:
                         self._field(cls, attr, value.marks)
                 if isinstance(of, ast.Name) and of.id in state:
                     before, _ = state[of.id].without(f".{attr}")
@@ -645,7 +658,9 @@ class Tracer:
         if before is not None and before.marks and not again and self._tracing:
             for where, trail in before.marks.items():
                 if where not in value.marks:
-                    self._end("replaced", node, {where: trail}, frame, self.world.line(frame.file, node.lineno))
+                    self._end(
+                        "replaced", node, {where: trail}, frame, self.world.line(frame.file, node.lineno)
+                    )
         if frame.function is not None and name in frame.shared:
             self._global(frame.file, name, value.marks) if value.marks and self._tracing else None
         state[name] = value
@@ -749,8 +764,10 @@ class Tracer:
                 a, b = self.ev(left, state, frame), self.ev(right, state, frame)
                 nested = {w: t for v in (a, b) for w, t in v.marks.items() if w}
                 nested = {((ANY, *w[1:]) if w[0][1:-1].isdigit() else w): t for w, t in nested.items()}
-                return derived([a, b]).marked(nested)._replace(
-                    const=arithmetic(op, a.const, b.const), same=frozenset()
+                return (
+                    derived([a, b])
+                    .marked(nested)
+                    ._replace(const=arithmetic(op, a.const, b.const), same=frozenset())
                 )
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 return self._compare(left, ops, comparators, state, frame)
@@ -765,9 +782,11 @@ class Tracer:
                 if result.marks:
                     frame.ever[target.id] = result
                 return result
-            case ast.ListComp(elt=elt, generators=generators) | ast.SetComp(
-                elt=elt, generators=generators
-            ) | ast.GeneratorExp(elt=elt, generators=generators):
+            case (
+                ast.ListComp(elt=elt, generators=generators)
+                | ast.SetComp(elt=elt, generators=generators)
+                | ast.GeneratorExp(elt=elt, generators=generators)
+            ):
                 inner_state = self._comprehension(generators, state, frame)
                 return Val(marks=self.ev(elt, inner_state, frame).under(ANY))
             case ast.DictComp(key=key, value=value, generators=generators):
@@ -793,7 +812,9 @@ class Tracer:
             case ast.Slice(lower=lower, upper=upper, step=step):
                 return derived(self.ev(e, state, frame) for e in (lower, upper, step) if e is not None)
         return derived(
-            self.ev(child, state, frame) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)
+            self.ev(child, state, frame)
+            for child in ast.iter_child_nodes(node)
+            if isinstance(child, ast.expr)
         )
 
     def _load(self, name: str, state: State, frame: Frame) -> Val:
@@ -898,9 +919,7 @@ class Tracer:
             pass
         return result
 
-    def _dict(
-        self, keys: list[ast.expr | None], values: list[ast.expr], state: State, frame: Frame
-    ) -> Val:
+    def _dict(self, keys: list[ast.expr | None], values: list[ast.expr], state: State, frame: Frame) -> Val:
         self._numbers += 1
         result = Val(open=False, same=frozenset({self._numbers}))
         for key, value in zip(keys, values, strict=True):
@@ -933,15 +952,15 @@ class Tracer:
                 spread = True
                 marks = joined(marks, {(ANY, *w[1:]) if w else w: t for w, t in value.marks.items()})
             else:
-                marks = joined(marks, value.under(ANY if spread or isinstance(node, ast.Set) else f"[{index}]"))
+                marks = joined(
+                    marks, value.under(ANY if spread or isinstance(node, ast.Set) else f"[{index}]")
+                )
         const: object = UNKNOWN
         if not spread and all(v.const is not UNKNOWN for v in values):
             const = tuple(v.const for v in values)
         return Val(const, marks, (), False, frozenset({self._numbers}))
 
-    def _choice(
-        self, test: ast.expr, body: ast.expr, orelse: ast.expr, state: State, frame: Frame
-    ) -> Val:
+    def _choice(self, test: ast.expr, body: ast.expr, orelse: ast.expr, state: State, frame: Frame) -> Val:
         value = self.ev(test, state, frame)
         taken = truth(value.const)
         if taken is not None:
@@ -1104,7 +1123,9 @@ class Tracer:
 
     def _is_kernel(self, ref: Function) -> bool:
         node = self.world.function(ref)
-        names = [dotted(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list] if node else []
+        names = (
+            [dotted(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list] if node else []
+        )
         return any(n.rpartition(".")[2] in ("jit", "autotune", "heuristics") for n in names)
 
     def invoke(
@@ -1221,7 +1242,9 @@ class Tracer:
         arguments = node.args
         names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
         own = ref is not None and "." in ref.path and "staticmethod" not in decorators
-        in_class = ref is not None and self.world.class_of(Class(ref.file, ref.path.rpartition(".")[0])) is not None
+        in_class = (
+            ref is not None and self.world.class_of(Class(ref.file, ref.path.rpartition(".")[0])) is not None
+        )
         if own and in_class and (ref is not None and ref.bound) and names:
             names = names[1:]
         given: dict[str, Val] = {}
@@ -1371,7 +1394,16 @@ class Tracer:
             return self._iterate(plain, args, node, state, frame)
         if last == "autotune":
             return self._autotune(name, node, everything, args, frame)
-        if last in ("jit", "heuristics", "lru_cache", "cache", "compile", "inference_mode", "no_grad", "wraps"):
+        if last in (
+            "jit",
+            "heuristics",
+            "lru_cache",
+            "cache",
+            "compile",
+            "inference_mode",
+            "no_grad",
+            "wraps",
+        ):
             return Val(refs=args[0].refs if args else (), marks=args[0].marks if args else {}, open=False)
         return self._library(name, root, node, everything, frame)
 
@@ -1379,7 +1411,9 @@ class Tracer:
         precompiled = name.startswith(("torch.ops.", "torch.classes."))
         pure = root in PURE or root == "builtins" or root in sys.stdlib_module_names
         if pure and not precompiled:
-            handed = [ref for value in everything for ref in value.refs if isinstance(ref, (Function, Closure))]
+            handed = [
+                ref for value in everything for ref in value.refs if isinstance(ref, (Function, Closure))
+            ]
             if handed and any(v.marks for v in everything):
                 self._lost(frame, node, self._all(everything), f"how {name} calls what it is handed")
             return derived(everything)
@@ -1396,7 +1430,11 @@ class Tracer:
         return Val()
 
     def _partial(
-        self, refs: tuple[object, ...], args: tuple[Val, ...], keywords: tuple[tuple[str, Val], ...], frame: Frame
+        self,
+        refs: tuple[object, ...],
+        args: tuple[Val, ...],
+        keywords: tuple[tuple[str, Val], ...],
+        frame: Frame,
     ) -> Val:
         # Values hold dicts, which no set takes: a partial goes by a number.
         self._numbers += 1
@@ -1470,7 +1508,7 @@ class Tracer:
             case "get" | "pop" | "setdefault" | "__getitem__":
                 result = receiver.within(part)
                 if method == "pop" and isinstance(holder, ast.Name) and holder.id in state and part != ANY:
-                    state[holder.id], gone = state[holder.id].without(part)
+                    state[holder.id], _ = state[holder.id].without(part)
                 if len(args) > 1:
                     result = join(result, args[1])
                     if method == "setdefault" and args[1].marks:
@@ -1519,7 +1557,7 @@ class Tracer:
         spelled = {f"[{name}]" for name in keywords if name != "**"}
         for argument in node.args:
             if isinstance(argument, ast.Dict):
-                spelled |= {f"[{k.value}]" for k in argument.keys if isinstance(k, ast.Constant)}
+                spelled |= {f"[{k.value}]" for k in argument.keys if isinstance(k, ast.Constant)}  # type: ignore[str-bytes-safe]
         if isinstance(holder, ast.Name) and holder.id in state:
             for part in spelled:
                 state[holder.id], gone = state[holder.id].without(part)
@@ -1547,7 +1585,8 @@ class Tracer:
         elif isinstance(holder, ast.Attribute):
             owner = self.ev(holder.value, state, frame)
             classes = [ref for ref in owner.refs if isinstance(ref, Class)]
-            for cls in classes or [None]:
+            owners: list[Class | None] = [*classes] or [None]
+            for cls in owners:
                 self._field(cls, holder.attr, marks)
         else:
             self._lost(frame, node, marks, f"it is kept in `{ast.unparse(holder)[:60]}`")
@@ -1580,7 +1619,9 @@ class Tracer:
         maybe = "" if len(found) == 1 else f"which of {len(found)} methods {method} is called"
         for ref in found[:8]:
             results.append(
-                self._enter_from(node, ref._replace(bound=True), receiver, args, keywords, spread, frame, maybe)
+                self._enter_from(
+                    node, ref._replace(bound=True), receiver, args, keywords, spread, frame, maybe
+                )
             )
         if len(found) > 1:
             self._lost(frame, node, self._all(everything), maybe)
@@ -1641,9 +1682,9 @@ class Tracer:
         """The places that decide a test: where its names are bound, what the platform says, the test itself."""
         steps: list[Step] = []
         for node in ast.walk(test):
-            if isinstance(node, ast.Name) and node.id not in state:
-                steps += self.bound(frame.file, node.id)
-            elif isinstance(node, ast.Name) and frame.env is not None:
+            if (isinstance(node, ast.Name) and node.id not in state) or (
+                isinstance(node, ast.Name) and frame.env is not None
+            ):
                 steps += self.bound(frame.file, node.id)
         word = "holds" if taken else "does not hold"
         where = f" on the platform {self.world.platform.name}" if self._asks(test) else ""
@@ -1715,7 +1756,7 @@ def locals_of(node: FunctionNode) -> frozenset[str]:
     known_ = getattr(node, "_muhmod_locals", None)
     if known_ is None:
         known_ = node._muhmod_locals = frozenset(_binds(node))  # type: ignore[union-attr]
-    return known_  # type: ignore[no-any-return]
+    return known_
 
 
 def _binds(node: FunctionNode) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from muhmod.model import Step
@@ -97,7 +97,7 @@ class Val(NamedTuple):
     """An abstract value. `refs`: what it may refer to; `open`: it may be something else too."""
 
     const: object = UNKNOWN
-    marks: Marks = {}
+    marks: Marks = {}  # noqa: RUF012
     refs: tuple[object, ...] = ()
     open: bool = True
     # Dicts and lists that it may be: two names may hold the same one.
@@ -220,7 +220,7 @@ def truth(value: object) -> bool | None:
     return bool(value)
 
 
-_ARITHMETIC = {
+_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
     ast.FloorDiv: lambda a, b: a // b, ast.Mod: lambda a, b: a % b,
 }  # fmt: skip

@@ -20,6 +20,7 @@ FLOORS = {
     "catalog": 3, "journal": 2, "unchanged": 2,
     "rewrite": 4, "guards": 4, "fingerprint": 4,
     "search": 5, "show": 5, "drift": 5,
+    "reach": 6,
     "candidates": 6, "readers": 6, "entries": 6, "coverage": 6, "pins": 6,
     "decide": 7, "report": 7,
     "engine": 8, "compile": 2, "triton_cpu": 1,

@@ -268,6 +268,25 @@ class SiteReport(NamedTuple):
     pinned: str = ""
 
 
+class Step(NamedTuple):
+    """One place on a value's way: file relative to the tree, 1-based line, what happens there."""
+
+    file: str
+    line: int
+    does: str
+
+
+class Reach(NamedTuple):
+    """Whether a slot's value arrives at a kernel: the verdict, why, and the way as far as it goes.
+
+    `verdict` is "reaches", "overridden", "stopped" or "unknown".
+    """
+
+    verdict: str
+    why: str
+    path: tuple[Step, ...] = ()
+
+
 class Checked(NamedTuple):
     """One configuration of one kernel: what it was predicted to need, what it needs, and the verdict.
 

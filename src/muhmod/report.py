@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from muhmod.model import Checked, Derived, Fact, Found, SiteReport, SlotReport
+from muhmod.model import Checked, Derived, Fact, Found, Reach, SiteReport, SlotReport
 from muhmod.rulebook import Pack
 from muhmod.tree import Tree
 
@@ -44,6 +44,34 @@ def report(
         "exit": {"code": code, "reasons": list(reasons)},
         "sites": [_site(row) for row in rows],
     }
+
+
+REACH_SCHEMA = "muhmod/reach/1"
+
+
+def reached(
+    tree: str,
+    platform: str,
+    rows: Iterable[tuple[Found, tuple[Reach, ...]]],
+    code: int,
+    reasons: Sequence[str],
+) -> dict[str, Any]:
+    """The JSON of `muhmod reach`: each slot's verdict, why, and the way as far as it goes."""
+    return {
+        "schema": REACH_SCHEMA,
+        "command": "reach",
+        "tree": tree,
+        "platform": platform,
+        "exit": {"code": code, "reasons": list(reasons)},
+        "sites": [
+            {"site": found.site, "file": found.file, "scope": found.scope, "line": found.line,
+             "form": found.form,
+             "slots": [{"name": slot.name, "line": slot.line, "value": slot.text, "reach": one.verdict,
+                        "why": one.why, "path": [step._asdict() for step in one.path]}
+                       for slot, one in zip(found.slots, verdicts, strict=True)]}
+            for found, verdicts in rows
+        ],
+    }  # fmt: skip
 
 
 def sites(tree: str, found: Iterable[Found], code: int, reasons: Sequence[str]) -> dict[str, Any]:

@@ -174,6 +174,51 @@ class Pack(NamedTuple):
     overridden: bool = False
 
 
+class Platform(NamedTuple):
+    """What a source's tests of its platform come to.
+
+    `asks`: functions by last name; `names`: dotted names that hold something, or None; `never`: enumeration
+    members, `unloaded`: modules (dotted, from the package), that belong to other platforms; `modules`: what
+    can be imported; `capability`: major*10+minor, 0 where it is not known.
+    """
+
+    name: str = ""
+    asks: Mapping[str, bool] = {}
+    names: Mapping[str, bool] = {}
+    never: frozenset[str] = frozenset()
+    unloaded: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    capability: int = 0
+    path: str = ""
+
+
+PLATFORM_SCHEMA = "muhmod/platform/1"
+
+
+def platform(
+    name: str, modules: Iterable[str] = (), capability: int = 0, base: Path | None = None
+) -> Platform:
+    """The platform of that name or path. Raises UsageError."""
+    document = _read(_locate(name, "platforms", "platform", base))
+    data = document.check(document.data, ("schema", "title", "asks", "names", "never"))
+    if data.get("schema") != PLATFORM_SCHEMA:
+        raise document.fail(f"schema must be {PLATFORM_SCHEMA!r}", "schema")
+    tables = {}
+    for key in ("asks", "names"):
+        table = data.get(key, {})
+        if not isinstance(table, dict):
+            raise document.fail("is no table", key)
+        for word, value in table.items():
+            if not isinstance(value, bool):
+                raise document.fail("must be true or false", key, word)
+        tables[key] = table
+    never = document.check(data.get("never", {}), ("members", "modules"), "never")
+    return Platform(
+        document.path.stem, tables["asks"], tables["names"], frozenset(_words(document, never, "members")),
+        frozenset(_words(document, never, "modules")), frozenset(modules), capability, str(document.path),
+    )  # fmt: skip
+
+
 class _Document(NamedTuple):
     """A TOML file with the means to point into it."""
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muhmod.model import LADDER, Candidate, Checked, Derived, Fact, Found, SiteReport, Slot, SlotReport
+from muhmod.model import LADDER, Candidate, Checked, Derived, Fact, Found, Reach, SiteReport, Slot, SlotReport
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels.choose import Chosen
@@ -194,6 +194,17 @@ def verified(out: Console, rows: Iterable[Checked]) -> None:
         verdict = Text(row.verdict, style="bold red" if row.code else "green")
         grid.add_row(Text(row.show()), *("-" if n is None else f"{n:,}" for n in numbers), verdict)
     out.print(grid)
+
+
+def reached(out: Console, rows: Iterable[tuple[Found, tuple[Reach, ...]]], verbose: bool) -> None:
+    """The verdict on each slot; with `verbose` the way, a place a line."""
+    for site, verdicts in rows:
+        _line(out, f"{site.site}  {site.file}:{site.line}  {site.scope}", style="bold")
+        for slot, one in zip(site.slots, verdicts, strict=True):
+            style = {"reaches": "green", "unknown": "yellow"}.get(one.verdict, "red")
+            _line(out, f"  {slot.name} (line {slot.line}): {one.verdict}: {one.why}", style=style)
+            for depth, step in enumerate(one.path if verbose else ()):
+                _line(out, f"    {'  ' * min(depth, 12)}{step.file}:{step.line}  {step.does}")
 
 
 def what_if(out: Console, outcomes: Sequence[Outcome]) -> None:

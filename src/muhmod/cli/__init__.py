@@ -21,6 +21,7 @@ _COMMANDS = {
     "explain": ("look", "explain"),
     "headers": ("rules", "headers_"),
     "pin": ("check", "pin"),
+    "reach": ("reach", "reach_"),
     "relock": ("check", "relock"),
     "replay": ("replay", "replay"),
     "revert": ("revert", "revert"),

@@ -230,17 +230,20 @@ def _resources(asm: Mapping[str, Any], triton: Path, folder: Path) -> tuple[int 
         registers, spilled = (int(count[1]) if count else None for count in counts)
         return registers, None if spilled is None else spilled * 4
     arch = re.search(r"^\.target\s+(\w+)", asm["ptx"], re.MULTILINE)
-    ptxas = triton / "backends" / "nvidia" / "bin" / "ptxas"
-    if arch is None or not ptxas.is_file():
+    if arch is None:
         return None, None
     file = folder / "kernel.ptx"
     file.write_text(asm["ptx"])
-    said = subprocess.run(
-        [ptxas, "-v", f"--gpu-name={arch[1]}", file, "-o", os.devnull], capture_output=True, text=True
-    ).stderr
-    used = re.search(r"Used (\d+) registers", said)
-    stores = re.search(r"(\d+) bytes spill stores", said)
-    return int(used[1]) if used else None, int(stores[1]) if stores else None
+    # Newer wheels bring one assembler for older PTX and one for newer: which took it is in no metadata.
+    for ptxas in sorted((triton / "backends" / "nvidia" / "bin").glob("ptxas*")):
+        said = subprocess.run(
+            [ptxas, "-v", f"--gpu-name={arch[1]}", file, "-o", os.devnull], capture_output=True, text=True
+        ).stderr
+        used = re.search(r"Used (\d+) registers", said)
+        stores = re.search(r"(\d+) bytes spill stores", said)
+        if used:
+            return int(used[1]), int(stores[1]) if stores else None
+    return None, None
 
 
 def _message(error: BaseException, said: str) -> str:

@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from .reach_forms import ACROSS, HERE
+
 PACK = ("--rules", "bi100")
 
 
@@ -29,68 +31,83 @@ def tree_of(tmp_path, **files):
     return package
 
 
-KERNEL = """
+KERNELS = """
 import triton
 import triton.language as tl
-
 @triton.jit
 def one_kernel(x, BLOCK_SIZE_M: tl.constexpr):
     pass
-"""
-TABLE = """
+@triton.jit
+def other_kernel(x, N: tl.constexpr):
+    pass
 def get_default_config(M, E):
     config = {"BLOCK_SIZE_M": 64}
     return config
 """
+TABLE = 'def get_default_config(M, E):\n    return {"BLOCK_SIZE_M": 64}\n'
 
 
-def moe(muhmod, tmp_path, body, **more):
-    tree = tree_of(tmp_path, __init__="from vllm import use", use=KERNEL + TABLE + body, **more)
-    return next(row[3:] for row in verdicts(muhmod, tree) if row[:2] == ("moe-config", "BLOCK_SIZE_M"))
+def of_table(muhmod, tmp_path, body="", **files):
+    """Verdict and reason for the one literal of `get_default_config`."""
+    files = files or {"__init__": "from vllm import use\n", "use": KERNELS + body}
+    rows = verdicts(muhmod, tree_of(tmp_path, **files), "--select", "moe-config")
+    return next(row[3:] for row in rows if row[2] == "64")
 
 
-def test_a_launch_with_the_dict_is_reached(muhmod, tmp_path):
-    body = "def run(x):\n    c = get_default_config(1, 2)\n    one_kernel[(1,)](x, **c)\n\nrun(0)\n"
-    verdict, why = moe(muhmod, tmp_path, body)
-    assert verdict == "reaches"
-    assert "the launch of one_kernel (use.py:" in why
+@pytest.mark.parametrize("form", HERE)
+def test_forms_in_one_file(muhmod, tmp_path, form):
+    right, body = HERE[form]
+    verdict, why = of_table(muhmod, tmp_path, body)
+    assert verdict in right.split(), why
 
 
-def test_a_partial_and_a_key_are_followed(muhmod, tmp_path):
-    body = (
-        "import functools\n"
-        "def run(x):\n    make = functools.partial(get_default_config, 1)\n    c = make(2)\n"
-        "    size = c['BLOCK_SIZE_M']\n    one_kernel[(1,)](x, BLOCK_SIZE_M=size)\n\nrun(0)\n"
+@pytest.mark.parametrize("form", ACROSS)
+def test_forms_across_files(muhmod, tmp_path, form):
+    right, files = ACROSS[form]
+    files = {name: text.replace("{KERNELS}", KERNELS) for name, text in files.items()}
+    verdict, why = of_table(muhmod, tmp_path, **files)
+    assert verdict in right.split(), why
+
+
+LAUNCH = "one_kernel[(1,)](0, **"
+LONG = {
+    "nested loops": "def go():\n"
+    + "".join("    " * (i + 1) + f"for i{i} in range(2):\n" for i in range(14))
+    + "    " * 15 + f"{LAUNCH}get_default_config(1, 2))\ngo()\n",
+    "a long function": "def go(x):\n    m = get_default_config(1, 2)['BLOCK_SIZE_M']\n"
+    + "".join(f"    m = m + {i}\n    if x == {i}:\n        y{i} = m\n" for i in range(1000))
+    + "    one_kernel[(1,)](0, BLOCK_SIZE_M=m)\ngo(1)\n",
+    "a long chain of calls": "".join(f"def f{i}(c):\n    f{i + 1}(c)\n" for i in range(60))
+    + f"def f60(c):\n    {LAUNCH}c)\nf0(get_default_config(1, 2))\n",
+    "many callers": "".join(f"def g{i}():\n    return get_default_config(1, 2)\n" for i in range(450))
+    + f"def go():\n    {LAUNCH}g449())\ngo()\n",
+    "a long chain of returns": "def r0():\n    return get_default_config(1, 2)\n"
+    + "".join(f"def r{i + 1}():\n    return r{i}()\n" for i in range(50))
+    + f"def go():\n    {LAUNCH}r50())\ngo()\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", LONG)
+def test_what_is_too_much_is_never_called_stopped(muhmod, tmp_path, form):
+    assert of_table(muhmod, tmp_path, LONG[form])[0] in ("reaches", "unknown")
+
+
+def test_a_file_that_cannot_be_read_may_read_the_value(muhmod, tmp_path):
+    files = {"__init__": "from vllm import use, new\n", "new": "get_default_config !!\n", "use": KERNELS}
+    assert of_table(muhmod, tmp_path, **files)[0] == "unknown"
+
+
+def test_a_verdict_says_where(muhmod, tmp_path):
+    body = "def run(x):\n    one_kernel[(1,)](x, **get_default_config(1, 2))\n\nrun(0)\n"
+    assert "the launch of one_kernel (use.py:" in of_table(muhmod, tmp_path, body)[1]
+
+
+def test_what_nobody_calls_says_who_does_not(muhmod, tmp_path):
+    verdict, why = of_table(
+        muhmod, tmp_path, "def run(x):\n    one_kernel[(1,)](x, **get_default_config(1, 2))\n"
     )
-    assert moe(muhmod, tmp_path, body)[0] == "reaches"
-
-
-def test_what_nobody_calls_is_stopped(muhmod, tmp_path):
-    verdict, why = moe(muhmod, tmp_path, "def run(x):\n    one_kernel[(1,)](x, **get_default_config(1, 2))\n")
     assert verdict == "stopped"
-    assert "run has no caller" in why or "never used" in why
-
-
-def test_another_value_in_its_place_is_told(muhmod, tmp_path):
-    body = "def run(x):\n    c = get_default_config(1, 2)\n    c['BLOCK_SIZE_M'] = 16\n    one_kernel[(1,)](x, **c)\nrun(0)\n"
-    assert moe(muhmod, tmp_path, body)[0] == "stopped"
-
-
-def test_getattr_by_a_computed_name_is_unknown(muhmod, tmp_path):
-    body = (
-        "import os\nimport vllm.use as use\n"
-        "def run(x):\n    f = getattr(use, os.environ['K'])\n    f(x, get_default_config(1, 2))\n\nrun(0)\n"
-    )
-    assert moe(muhmod, tmp_path, body)[0] == "unknown"
-
-
-def test_recursion_and_import_cycles_end(muhmod, tmp_path):
-    body = (
-        "from vllm import other\n"
-        "def run(x, c=None):\n    c = c or get_default_config(1, 2)\n    run(x, c)\n"
-        "    one_kernel[(1,)](x, **c)\n\nrun(0)\n"
-    )
-    assert moe(muhmod, tmp_path, body, other="from vllm import use\n")[0] == "reaches"
+    assert "def run(x):" in why
 
 
 def test_an_unknown_platform_is_wrong_usage(muhmod, tmp_path):

@@ -52,26 +52,16 @@ REACH_SCHEMA = "muhmod/reach/1"
 def reached(
     tree: str,
     platform: str,
-    rows: Iterable[tuple[Found, tuple[Reach, ...]]],
+    rows: Sequence[tuple[Found, tuple[Reach, ...]]],
     code: int,
     reasons: Sequence[str],
 ) -> dict[str, Any]:
-    """The JSON of `muhmod reach`: each slot's verdict, why, and the way as far as it goes."""
-    return {
-        "schema": REACH_SCHEMA,
-        "command": "reach",
-        "tree": tree,
-        "platform": platform,
-        "exit": {"code": code, "reasons": list(reasons)},
-        "sites": [
-            {"site": found.site, "file": found.file, "scope": found.scope, "line": found.line,
-             "form": found.form,
-             "slots": [{"name": slot.name, "line": slot.line, "value": slot.text, "reach": one.verdict,
-                        "why": one.why, "path": [step._asdict() for step in one.path]}
-                       for slot, one in zip(found.slots, verdicts, strict=True)]}
-            for found, verdicts in rows
-        ],
-    }  # fmt: skip
+    """The JSON of `muhmod reach`: the rows of `sites`, each slot with its verdict, why, and the way so far."""
+    document = sites(tree, (found for found, _ in rows), code, reasons)
+    for row, (_, verdicts) in zip(document["sites"], rows, strict=True):
+        for slot, one in zip(row["slots"], verdicts, strict=True):
+            slot |= {"reach": one.verdict, "why": one.why, "path": [step._asdict() for step in one.path]}
+    return {**document, "schema": REACH_SCHEMA, "command": "reach", "platform": platform}
 
 
 def sites(tree: str, found: Iterable[Found], code: int, reasons: Sequence[str]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from muhmod.cli.shared import NARROW, RULES, Out, Settings, output, say
-from muhmod.errors import UsageError
 
 if TYPE_CHECKING:
     from muhmod.model import Found, Reach
@@ -63,11 +62,8 @@ def _platform(settings: Settings, named: str | None) -> Platform:
     if not settings.get("rules", "rules"):
         return rulebook.platform(named) if named else rulebook.Platform()
     pack = settings.pack()
-    facts = {name: claims[0].value for name, claims in pack.facts.claims.items() if claims}
-    word = named or str(facts.get("platform", ""))
-    if not word:
-        raise UsageError(f"the hardware {pack.hardware} states no platform", "give --platform")
-    capability = facts.get("compute_capability", 0)
+    word = named or str(pack.facts.resolve("platform").value)
+    capability = pack.facts.get("compute_capability")
     return rulebook.platform(word, pack.modules, capability if isinstance(capability, int) else 0)
 
 

@@ -8,13 +8,12 @@ a branch, import or call that is excluded, or since nobody takes it further. `un
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from muhmod.model import Found, Reach, Slot, Step
 from muhmod.reach.living import Dead, Living
-from muhmod.reach.trace import End, Loose, Sink, Tracer
-from muhmod.reach.value import Function, Trail
+from muhmod.reach.trace import Loose, Sink, Tracer
+from muhmod.reach.value import Function, Marks, Trail, joined
 from muhmod.reach.world import World
 from muhmod.rulebook import Platform
 from muhmod.search import Reading
@@ -22,6 +21,7 @@ from muhmod.site import Module
 
 _MOST_ROUNDS = 40
 _MOST_READERS = 400
+_ENOUGH_RUNS = 150
 
 
 class Asked(NamedTuple):
@@ -113,12 +113,17 @@ class Reaches:
                 return Function(file, ".".join(names), one.lineno)
         return None
 
-    def _returned(self, function: Function, marks: object) -> None:
+    def _returned(self, function: Function, marks: Marks) -> None:
         if marks:
-            from muhmod.reach.value import joined
-
+            name = function.path.rpartition(".")[2]
+            if name.startswith("__") and name.endswith("__"):
+                # No word tells who uses an operator, a loop or a `with` on such an object.
+                trail = min(marks.values(), key=len)
+                self.tracer.loose.setdefault(
+                    Loose(f"who calls {function.path}", trail, function, function.file)
+                )
             before = self.tracer.returns.get(function, {})
-            after = joined(before, marks)  # type: ignore[arg-type]
+            after = joined(before, marks)
             if set(after) != set(before):
                 self.tracer.returns[function] = after
                 self.tracer.new.append(("returns", function))
@@ -126,29 +131,33 @@ class Reaches:
     def _spread(self) -> None:
         """Run all that read what a function returns, a module's name, or an attribute, until nothing is new."""
         rounds = 0
-        while self.tracer.new and rounds < _MOST_ROUNDS:
+        while self.tracer.new and rounds < _MOST_ROUNDS and not self._settled():
             rounds += 1
             kind, source = self.tracer.new.pop(0)
             self.tracer._memo.clear()
             match kind:
                 case "returns":
                     assert isinstance(source, Function)
-                    names = {source.path.rpartition(".")[2]}
-                    if source.path.endswith(".__init__"):
-                        names = set()
+                    # A class is made by its own name.
+                    names = {source.path.removesuffix(".__init__").rpartition(".")[2]}
                 case "global":
                     assert isinstance(source, tuple)
                     names = {source[1]}
                 case _:
                     names = {str(source)}
             for name in sorted(names):
-                self._readers(kind, source, name)
-        if self.tracer.new:
+                self._readers(name)
+        if self.tracer.new and not self._settled():
             self.tracer.loose.setdefault(
                 Loose("it goes through too many places to be followed", (), None, "")
             )
 
-    def _readers(self, kind: str, source: object, name: str) -> None:
+    def _settled(self) -> bool:
+        """Whether the verdict stands, after more work than finding further kernels is worth."""
+        sure = [s for s in self.tracer.sinks if not s.maybe and not s.control]
+        return self.tracer.runs > _ENOUGH_RUNS and any(self._dead(sink) is None for sink in sure)
+
+    def _readers(self, name: str) -> None:
         seen = 0
         pending, done = [name], set()
         while pending:
@@ -167,6 +176,8 @@ class Reaches:
                 if top:
                     self.tracer.run_module(file)
                 for function in functions:
+                    if self._settled():
+                        return
                     seen += 1
                     if seen > _MOST_READERS:
                         self.tracer.loose.setdefault(
@@ -321,11 +332,3 @@ def _node_at(module: Module, start: int, end: int) -> ast.AST | None:
             if low <= line <= high:
                 pending.append(child)
     return None
-
-
-def readable(paths: Iterable[Step]) -> list[str]:
-    """`file:line does`, a line each."""
-    return [f"{s.file}:{s.line} {s.does}" for s in paths]
-
-
-__all__ = ["End", "Reach", "Reaches", "readable"]

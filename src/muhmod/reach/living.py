@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from muhmod.model import Step
 from muhmod.reach.trace import Frame, Tracer, locals_of
-from muhmod.reach.value import Class, Function, ModuleRef, Trail, truth
+from muhmod.reach.value import Class, Function, ModuleRef, Trail, Val, truth
 from muhmod.reach.world import Late, World
 from muhmod.site import dotted
 
@@ -44,6 +44,7 @@ class Living:
         self._modules: dict[str, Dead | None] = {}
         self._names: dict[tuple[str, str], Dead | None] = {}
         self._asking: set[object] = set()
+        self._prefixes: tuple[str, ...] | None = None
         self._cut = False
 
     # Modules --------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ class Living:
         if file in self._modules:
             return self._modules[file]
         key = ("module", file)
-        if self._is_entry(file) or depth > _MOST_DEPTH or key in self._asking:
+        if self._is_entry(file) or self._is_script(file) or depth > _MOST_DEPTH or key in self._asking:
             self._cut = self._cut or key in self._asking
             # Asked for in its own proof: it gives no life to itself.
             return Dead("", ()) if key in self._asking else None
@@ -69,6 +70,13 @@ class Living:
     def _is_entry(self, file: str) -> bool:
         return any(
             file.startswith(e) if e.endswith("/") else file == e or file.startswith(f"{e}/") for e in _ENTRIES
+        )
+
+    def _is_script(self, file: str) -> bool:
+        """Whether a process may start in the file itself."""
+        index = self.world.index(file)
+        return any(isinstance(node, ast.Name) for node in index.words.get("__name__", ())) and any(
+            isinstance(node, ast.Constant) for node in index.words.get("__main__", ())
         )
 
     def _module(self, file: str, depth: int) -> Dead | None:
@@ -91,9 +99,13 @@ class Living:
                 why = self._excluded(other, node, depth + 1)
                 if why is None:
                     return None
-                shown += [*why.trail, self.world.step(other, node, does)]
+                shown += [self.world.step(other, node, does), *why.trail]
+        for prefix in self._loaded_by_name():
+            # With importers that are all excluded, only a prefix that fits speaks against it.
+            if any(s.startswith(prefix) for s in self._spellings(name)) if prefix else not shown:
+                return None
         if shown:
-            return Dead(f"{name} is never imported: {shown[-2].does}", tuple(dict.fromkeys(shown)))
+            return Dead(f"{name} is never imported{_because(shown)}", tuple(dict.fromkeys(shown)))
         return Dead(
             f"no file of the tree imports {name}", (Step(file, 1, f"no import of {name} in the tree"),)
         )
@@ -105,7 +117,7 @@ class Living:
             # A file that cannot be read may import anything.
             yield ast.Pass(lineno=1, col_offset=0), f"{other} cannot be read"
             return
-        spellings = {f"{top}.{name.partition('.')[2]}" for top in self.world.reading.names}
+        spellings = self._spellings(name)
         index = self.world.index(other)
         for node in index.imports:
             if isinstance(node, ast.Import):
@@ -123,6 +135,41 @@ class Living:
                 case ast.JoinedStr(values=[ast.Constant(value=str() as head), *_]):
                     if "." in head and any(s.startswith(head) for s in spellings):
                         yield text, ""
+
+    def _spellings(self, name: str) -> set[str]:
+        """A module's dotted name under each name that the package goes by."""
+        return {f"{top}.{name.partition('.')[2]}" for top in self.world.reading.names}
+
+    def _loaded_by_name(self) -> tuple[str, ...]:
+        """How the names begin that modules are loaded by where that is computed: "" where nothing is known."""
+        if self._prefixes is None:
+            found: set[str] = set()
+            for word in ("import_module", "__import__", "load_module", "exec_module"):
+                for file in self.world.mentions(word):
+                    for node in self.world.index(file).words.get(word, ()):
+                        call = self.world.parents(file).get(id(node))
+                        if isinstance(call, ast.Call) and call.func is node and call.args:
+                            found |= {p for p in [self._prefix(call.args[0], file)] if p is not None}
+            self._prefixes = tuple(sorted(found))
+        return self._prefixes
+
+    def _prefix(self, name: ast.expr, file: str) -> str | None:
+        """The beginning of a computed name; None for a literal, which is looked for as a string."""
+        match name:
+            case ast.Constant():
+                return None
+            case ast.JoinedStr(values=[ast.Constant(value=str() as head), *_]):
+                pass
+            case ast.BinOp(op=ast.Add(), left=ast.Constant(value=str() as head)):
+                pass
+            case ast.BinOp(op=ast.Mod(), left=ast.Constant(value=str() as text)):
+                head = text.partition("%")[0]
+            case _:
+                return ""
+        package = ".".join(
+            self.world.name_of(file).split(".")[: None if file.endswith("__init__.py") else -1]
+        )
+        return f"{package}{head}" if head.startswith(".") and not head.startswith("..") else head
 
     def _names_module(self, text: str, spellings: set[str], last: str) -> bool:
         if text == last or text.startswith("."):
@@ -181,10 +228,62 @@ class Living:
             if found is None:
                 return None
             shown += found
+        if self._called_by_computed_name(file, owner, name):
+            return None
         step = self.world.step(file, first) if first is not None else Step(file, 1, "")
         if not shown:
             return Dead(f"{path} has no caller in the tree", (step,))
-        return Dead(f"{path} is never used: {shown[-1].does}", (step, *dict.fromkeys(shown)))
+        return Dead(f"{path} is never used{_because(shown)}", (step, *dict.fromkeys(shown)))
+
+    def _called_by_computed_name(self, file: str, owner: str, name: str) -> bool:
+        """Whether a `getattr`, `globals()` or the like with a name that is worked out may give it."""
+        own = self.world.index(file).words
+        for word in ("globals", "vars", "locals", "__dict__", "__getattr__"):
+            if not owner and any(self._is_computed_item(node, file) for node in own.get(word, ())):
+                return True
+        for other in self.world.mentions("getattr"):
+            for node in self.world.index(other).words.get("getattr", ()):
+                call = self.world.parents(other).get(id(node))
+                if not isinstance(call, ast.Call) or call.func is not node or len(call.args) < 2:
+                    continue
+                if isinstance(call.args[1], ast.Constant):
+                    continue
+                head = self._prefix(call.args[1], other) or ""
+                if name.startswith(head) and self._may_hold(call, other, file, owner):
+                    return True
+        return False
+
+    def _is_computed_item(self, node: ast.AST, file: str) -> bool:
+        """Whether `globals()[name]`, or `.get(name)` of it, takes a name that is worked out."""
+        parents = self.world.parents(file)
+        up = parents.get(id(node))
+        if isinstance(up, ast.Call):
+            up = parents.get(id(up))
+        if isinstance(up, ast.Subscript):
+            return not isinstance(up.slice, ast.Constant)
+        return isinstance(up, ast.Attribute) and up.attr in ("get", "values", "items")
+
+    def _may_hold(self, call: ast.Call, other: str, file: str, owner: str) -> bool:
+        """Whether what `getattr` looks into may be the module, or an object of the class."""
+        of = call.args[0]
+        parents = self.world.parents(other)
+        called = isinstance(up := parents.get(id(call)), ast.Call) and up.func is call
+        if isinstance(of, ast.Name) and of.id in ("self", "cls"):
+            classes = [n for n in self._enclosing(call, other) if isinstance(n, ast.ClassDef)]
+            if not owner or not classes:
+                return False
+            path = ".".join(n.name for n in reversed(classes))
+            lines = {(c.file, c.path) for c in self.world.lineage(Class(other, path))}
+            lines |= {(other, path)}
+            return (file, owner) in lines or any(
+                (c.file, c.path) == (other, path) for c in self.world.lineage(Class(file, owner))
+            )
+        if not owner:
+            value = self.world.force(self.world.env(other).names.get(dotted(of).partition(".")[0], Val()))
+            if isinstance(of, ast.Subscript) or "modules" in dotted(of):
+                return True
+            return any(isinstance(r, ModuleRef) and r.file == file for r in value.refs)
+        return called
 
     def _called_by_others(self, file: str, owner: str, name: str, nodes: list[ast.AST]) -> bool:
         """Whether somebody may call it without its name: dunders, registries, overrides of what is outside."""
@@ -413,6 +512,11 @@ class Living:
             if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 names |= locals_of(one)
         return Frame(file, None, None, [], [], {}, set(), names)
+
+
+def _because(shown: list[Step]) -> str:
+    """What shows it, in the words of the last place; nothing where it is only used by itself."""
+    return f": {shown[-1].does}" if shown else ", but by itself"
 
 
 def _left_before(block: list[ast.stmt], node: ast.AST) -> ast.stmt | None:

@@ -51,11 +51,16 @@ PURE = frozenset({"torch", "numpy", "np", "math", "triton", "transformers", "pyd
                   "safetensors", "typing_extensions", "psutil", "einops", "compressed_tensors", "ray",
                   "zmq", "fastapi", "openai", "lark", "cachetools", "opentelemetry", "jinja2",
                   "scipy", "pandas", "requests", "aiohttp", "uvloop", "gguf", "tokenizers"})  # fmt: skip
+# Of these and of the standard library, what only computes with what it is given.
+_COMPUTING = frozenset({"builtins", "torch", "numpy", "np", "math", "triton", "functools", "itertools", "copy",
+                        "collections", "operator", "typing", "typing_extensions", "dataclasses", "enum", "json",
+                        "einops", "regex", "re", "string", "warnings", "contextlib", "time"})  # fmt: skip
 _TRANSPARENT = {"staticmethod", "classmethod", "property", "lru_cache", "cache", "inference_mode", "no_grad",
                 "abstractmethod", "override", "wraps", "jit", "heuristics", "autotune", "compile", "cached_property",
                 "contextmanager", "overload", "singledispatch", "deprecated", "deprecate_args",
                 "deprecate_kwargs", "setter", "disable", "allow_in_graph", "final", "dataclass",
                 "run_once", "libentry", "with_nvml_context", "dont_specialize"}  # fmt: skip
+_WRAPPING = {"jit", "heuristics", "lru_cache", "cache", "compile", "inference_mode", "no_grad", "wraps"}
 _TALK = {"debug", "info", "warning", "error", "critical", "exception", "log", "print", "warn", "info_once",
          "warning_once", "debug_once"}  # fmt: skip
 _LOOKS = {"print", "len", "isinstance", "type", "id", "repr", "hasattr", "issubclass", "callable", "hash"}
@@ -72,8 +77,9 @@ _PLAIN_METHODS = frozenset({
     "mean", "argmax", "tolist", "data_ptr", "element_size", "is_contiguous", "detach", "clone", "unflatten",
     "repeat", "repeat_interleave", "mul_", "add_", "div_", "t", "any", "all", "bool", "cumsum", "sort", "topk",
 })  # fmt: skip
-_MOST_DEPTH = 24
-_MOST_RUNS = 4000
+_MOST_DEPTH = 40
+_MOST_RUNS = 2000
+_MOST_FILES = 60
 
 
 class Sink(NamedTuple):
@@ -126,6 +132,8 @@ class Frame(NamedTuple):
     maybe: str = ""
     depth: int = 0
     outer: State | None = None
+    # Which object each parameter came as.
+    taken: dict[str, int] = {}  # noqa: RUF012
 
 
 class Tracer:
@@ -136,6 +144,8 @@ class Tracer:
         world.interpret = self.interpret_module
         self.origins: dict[int, Trail] = {}
         self.returns: dict[Function, Marks] = {}
+        # What functions put into what they are given, by parameter.
+        self.puts: dict[Function, dict[str, Marks]] = {}
         self.fields: dict[str, list[tuple[Class | None, Marks]]] = {}
         self.sinks: dict[Sink, None] = {}
         self.loose: dict[Loose, None] = {}
@@ -149,6 +159,7 @@ class Tracer:
         self._running: set[object] = set()
         self._closures: dict[int, tuple[Frame, ast.AST]] = {}
         self._partials: dict[int, Partial] = {}
+        self._named: dict[str, list[Function]] = {}
         self._numbers = 0
         self._tracing = False
 
@@ -156,6 +167,7 @@ class Tracer:
         """Forget what was found, and trace other nodes."""
         self.origins = dict(origins)
         self.returns.clear()
+        self.puts.clear()
         self.fields.clear()
         self.world.globals.clear()
         self.sinks.clear()
@@ -219,25 +231,29 @@ class Tracer:
         node = self.world.function(ref)
         if node is None:
             return Val()
-        given = given or {}
+        # Another call may give other constants: what runs is what may run for any.
+        given = {name: value._replace(const=UNKNOWN) for name, value in (given or {}).items()}
         # Two calls with the value in the same places run alike.
         shape = tuple(
-            (name, tuple(sorted(value.marks)), value.refs, repr(value.const))
+            (name, tuple(sorted(value.marks)), value.refs)
             for name, value in sorted(given.items()) if value.marks or value.refs
         )  # fmt: skip
         key = (ref.file, ref.path, node.lineno, shape, self.control is not None, bool(maybe))
         if key in self._memo:
             return self._memo[key]
-        if key in self._running or depth > _MOST_DEPTH or self.runs > _MOST_RUNS:
+        marks = joined(*(value.marks for value in given.values()))
+        if depth > _MOST_DEPTH or self.runs > _MOST_RUNS:
+            self._lost(self._frame(ref, node, maybe, depth, outer), node, marks, f"where {node.name} puts it")
+            return Val(marks=marks)
+        if key in self._running:
             # Recursion: it may give back all that it was given.
-            return derived(given.values())
+            return Val(marks=marks)
         self._running.add(key)
         self.runs += 1
         try:
             result = self._function(ref, node, given, maybe, depth, outer)
         except RecursionError:
-            marks = joined(*(v.marks for v in given.values()))
-            self._lost(self._frame(ref, node, maybe, depth, outer), node, marks, "it is nested too deeply")
+            self._lost(self._frame(ref, node, maybe, depth, outer), node, marks, f"where {node.name} puts it")
             result = Val()
         finally:
             self._running.discard(key)
@@ -247,10 +263,9 @@ class Tracer:
     def _frame(self, ref: Function, node: FunctionNode, maybe: str, depth: int, outer: State | None) -> Frame:
         owner = ref.path.rpartition(".")[0]
         cls = Class(ref.file, owner) if owner and self.world.class_of(Class(ref.file, owner)) else None
-        shared = {
-            n for s in statements(node.body) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names
-        }
-        return Frame(ref.file, ref, cls, [], [], {}, shared, locals_of(node), None, maybe, depth, outer)
+        return Frame(
+            ref.file, ref, cls, [], [], {}, _shared(node), locals_of(node), None, maybe, depth, outer, {}
+        )
 
     def _function(
         self,
@@ -296,7 +311,10 @@ class Tracer:
                 # A caller may give another: the default is one possibility.
                 default = self.ev(defaults[argument.arg], {}, frame)._replace(const=UNKNOWN, open=True)
             value = given.get(argument.arg, default)
-            state[argument.arg] = value
+            # What is put into it is seen by the caller.
+            self._numbers += 1
+            frame.taken[argument.arg] = self._numbers
+            state[argument.arg] = value._replace(same=value.same | {self._numbers})
         for extra in filter(None, (arguments.vararg, arguments.kwarg)):
             state[extra.arg] = given.get(extra.arg, Val())
         decorators = {dotted(d).rpartition(".")[2] for d in node.decorator_list}
@@ -314,8 +332,11 @@ class Tracer:
 
     def _closure(self, node: ast.AST, state: State, frame: Frame, given: Mapping[str, Val]) -> Val:
         if frame.depth > _MOST_DEPTH:
+            self._lost(frame, node, self._all(state.values()), "where an inner function puts it")
             return Val()
-        inner = frame._replace(depth=frame.depth + 1, returned=[], closures=[], ever={}, outer=state)
+        inner = frame._replace(
+            depth=frame.depth + 1, returned=[], closures=[], ever={}, outer=state, taken={}
+        )
         if isinstance(node, ast.Lambda):
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
             return self.ev(node.body, {**state, **{n: given.get(n, Val()) for n in names}}, inner)
@@ -323,7 +344,7 @@ class Tracer:
         if frame.function is None:
             return Val()
         ref = Function(frame.file, f"{frame.function.path}.{node.name}", node.lineno)
-        inner = inner._replace(function=ref, local=locals_of(node), owner=None)
+        inner = inner._replace(function=ref, local=locals_of(node), owner=None, shared=_shared(node))
         own: State = {}
         self._parameters(node, given, own, inner)
         end = self._block(node.body, own, inner)
@@ -392,7 +413,7 @@ class Tracer:
                     given = self.ev(item.context_expr, state, frame)
                     if item.optional_vars is not None:
                         self._bind(item.optional_vars, given._replace(const=UNKNOWN), node, state, frame)
-                return self._block(body, state, frame)
+                return self._with(items, body, state, frame)
             case ast.Try():
                 return self._try(node, state, frame)
             case ast.Match(subject=subject, cases=cases):
@@ -412,6 +433,34 @@ class Tracer:
                 return state
             case _ if type(node).__name__ == "TryStar":
                 return self._try(node, state, frame)  # type: ignore[arg-type]
+        return state
+
+    def _with(
+        self, items: list[ast.withitem], body: list[ast.stmt], state: State, frame: Frame
+    ) -> State | None:
+        """A block that a context manager may leave early without an error, where it is none that is known not to."""
+        calls = [
+            i.context_expr.func if isinstance(i.context_expr, ast.Call) else i.context_expr for i in items
+        ]
+        names = [dotted(call) for call in calls]
+        plain = all(
+            name == "open" or (name.partition(".")[0] in PURE and "suppress" not in name) for name in names
+        )
+        if plain:
+            return self._block(body, state, frame)
+        before = dict(state)
+        after = _merge(before, self._block(body, state, frame))
+        return self._same_table(state, after, frame)
+
+    @staticmethod
+    def _same_table(state: State, after: State | None, frame: Frame) -> State | None:
+        """What is known now; a module's names are one table, seen by all who import it."""
+        if frame.env is None or after is None:
+            return after
+        if after is not state:
+            now = dict(after)
+            state.clear()
+            state.update(now)
         return state
 
     def _if(
@@ -440,12 +489,7 @@ class Tracer:
             # Where one branch leaves, what follows is decided by the test too.
             self.control = outer
         result = _merge(left, right)
-        # A module's names are one table, seen by all who import it.
-        if frame.env is not None and result is not None:
-            state.clear()
-            state.update(result)
-            return state
-        return result
+        return self._same_table(state, result, frame)
 
     def _gated(self, dropped: list[ast.stmt], frame: Frame) -> None:
         """Imports in a branch that the value itself keeps from being taken: they are decided by it."""
@@ -515,11 +559,7 @@ class Tracer:
         if node.finalbody:
             final = self._block(node.finalbody, result if result is not None else dict(middle), frame)
             result = final if result is not None else None
-        if frame.env is not None and result is not None:
-            state.clear()
-            state.update(result)
-            return state
-        return result
+        return self._same_table(state, result, frame)
 
     def _match(self, subject: Val, cases: list[ast.match_case], state: State, frame: Frame) -> State | None:
         result: State | None = dict(state)
@@ -573,10 +613,7 @@ class Tracer:
             self.ev(decorator, state, frame)
             self.decorated = None
         if frame.function is not None:
-            frame.closures.append(node)
-            self._numbers += 1
-            self._closures[self._numbers] = (frame, node)
-            state[node.name] = refer(Closure(self._numbers))
+            state[node.name] = self._made(node, state, frame)
         else:
             state[node.name] = refer(ref)
         if frame.env is not None:
@@ -640,6 +677,8 @@ class Tracer:
                 modules = [ref for ref in owner.refs if isinstance(ref, ModuleRef)]
                 if value.marks and self._tracing:
                     self._flow(value)
+                    if any(isinstance(ref, External) for ref in owner.refs):
+                        self._lost(frame, node, value.marks, f"who reads `{ast.unparse(target)[:60]}`")
                     for module in modules:
                         self._global(module.file, attr, value.marks)
                     owners: list[Class | None] = [*classes] or ([None] if not modules else [])
@@ -654,6 +693,9 @@ class Tracer:
     def _name(
         self, name: str, value: Val, node: ast.stmt, state: State, frame: Frame, *, again: bool
     ) -> None:
+        if not value.same and any(value.marks):
+            self._numbers += 1
+            value = value._replace(same=frozenset({self._numbers}))
         before = state.get(name)
         if before is not None and before.marks and not again and self._tracing:
             for where, trail in before.marks.items():
@@ -661,8 +703,11 @@ class Tracer:
                     self._end(
                         "replaced", node, {where: trail}, frame, self.world.line(frame.file, node.lineno)
                     )
-        if frame.function is not None and name in frame.shared:
-            self._global(frame.file, name, value.marks) if value.marks and self._tracing else None
+        if frame.function is not None and name in frame.shared and value.marks and self._tracing:
+            if name in self.world.env(frame.file).names:
+                self._global(frame.file, name, value.marks)
+            else:
+                self._lost(frame, node, value.marks, f"who reads {name} of the function around")
         state[name] = value
         if value.marks:
             known_ = frame.ever.get(name)
@@ -688,6 +733,9 @@ class Tracer:
             gone: Marks = {}
             if part != ANY:
                 before, gone = before.without(part)
+                for other, one in state.items():
+                    if other != container.id and len(held.same) == 1 and one.same == held.same:
+                        state[other], _ = one.without(part)
             if gone and not again and self._tracing:
                 fresh = {w: t for w, t in gone.items() if w not in value.under(part)}
                 self._end("replaced", node, fresh, frame, self.world.line(frame.file, node.lineno))
@@ -699,6 +747,8 @@ class Tracer:
                     state[other] = one.marked(value.under(part))
             if container.id in frame.shared and value.marks:
                 self._global(frame.file, container.id, state[container.id].marks)
+            self._given_back(held, value.under(part), frame)
+            self._to_object([held, value] if value.marks else [], node, frame)
         elif value.marks and self._tracing:
             self._flow(value)
             inner = Val(marks=value.under(part))
@@ -708,6 +758,20 @@ class Tracer:
                 self._global(frame.file, container.id, inner.marks)
             else:
                 self._lost(frame, node, value.marks, f"it is kept in `{ast.unparse(container)[:60]}`")
+
+    def _given_back(self, held: Val, marks: Marks, frame: Frame) -> None:
+        """Something is put into what may be an argument: the caller has it too."""
+        if not marks or frame.function is None or not self._tracing:
+            return
+        for name, number in frame.taken.items():
+            if number in held.same:
+                own = self.puts.setdefault(frame.function, {})
+                before = own.get(name, {})
+                after = joined(before, marks)
+                if set(after) != set(before):
+                    own[name] = after
+                    self._flow(Val(marks=marks))
+                    self.new.append(("returns", frame.function))
 
     def _field(self, cls: Class | None, attr: str, marks: Marks) -> None:
         own = cls._replace(instance=False) if cls else None
@@ -729,6 +793,10 @@ class Tracer:
         value = self._ev(node, state, frame)
         if self._tracing and id(node) in self.origins:
             value = value.marked({(): self.origins[id(node)]})
+        for ref in value.refs if self.returns else ():
+            # Whoever gets the function gets what it gives.
+            if isinstance(ref, Function) and ref._replace(bound=False) in self.returns:
+                value = value.marked(Val(marks=self._gives(ref)).under(CALLED))
         return value
 
     def _ev(self, node: ast.expr, state: State, frame: Frame) -> Val:
@@ -762,6 +830,7 @@ class Tracer:
                 return result
             case ast.BinOp(left=left, op=op, right=right):
                 a, b = self.ev(left, state, frame), self.ev(right, state, frame)
+                self._to_object([a, b], node, frame)
                 nested = {w: t for v in (a, b) for w, t in v.marks.items() if w}
                 nested = {((ANY, *w[1:]) if w[0][1:-1].isdigit() else w): t for w, t in nested.items()}
                 return (
@@ -772,10 +841,7 @@ class Tracer:
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 return self._compare(left, ops, comparators, state, frame)
             case ast.Lambda():
-                self._numbers += 1
-                self._closures[self._numbers] = (frame, node)
-                frame.closures.append(node)
-                return refer(Closure(self._numbers))
+                return self._made(node, state, frame)
             case ast.NamedExpr(target=target, value=value):
                 result = self.ev(value, state, frame)
                 state[target.id] = result
@@ -804,11 +870,6 @@ class Tracer:
             case ast.YieldFrom(value=value):
                 frame.returned.append(self.ev(value, state, frame))
                 return Val()
-            case ast.JoinedStr() | ast.FormattedValue():
-                for child in ast.iter_child_nodes(node):
-                    if isinstance(child, ast.expr):
-                        self.ev(child, state, frame)
-                return Val(open=False)
             case ast.Slice(lower=lower, upper=upper, step=step):
                 return derived(self.ev(e, state, frame) for e in (lower, upper, step) if e is not None)
         return derived(
@@ -816,6 +877,28 @@ class Tracer:
             for child in ast.iter_child_nodes(node)
             if isinstance(child, ast.expr)
         )
+
+    def _made(self, node: FunctionNode | ast.Lambda, state: State, frame: Frame) -> Val:
+        """A lambda or an inner function: marked by what a call of it gives, since it may leave this body."""
+        self._numbers += 1
+        self._closures[self._numbers] = (frame, node)
+        if not any(one is node for one in frame.closures):
+            frame.closures.append(node)
+        result = refer(Closure(self._numbers))
+        key = ("made", id(node))
+        if not self._tracing or key in self._running:
+            return result
+        self._running.add(key)
+        try:
+            given = self._closure(node, {**frame.ever, **state}, frame, {})
+        finally:
+            self._running.discard(key)
+        return result.marked(given.under(CALLED))
+
+    def _to_object(self, values: list[Val], node: ast.AST, frame: Frame) -> None:
+        """An operator on an object of the tree's calls a method that is not looked for."""
+        if any(isinstance(ref, Class) for value in values for ref in value.refs):
+            self._lost(frame, node, self._all(values), "what the object's operator does with it")
 
     def _load(self, name: str, state: State, frame: Frame) -> Val:
         if name in state:
@@ -854,7 +937,7 @@ class Tracer:
                     parts.append(self._of_class(ref, attr))
                 case ModuleRef() | External():
                     parts.append(self.world.attribute(ref, attr))
-        if not of.refs or of.open:
+        if not of.refs or of.open or not all(isinstance(r, (Class, ModuleRef, External)) for r in of.refs):
             for _, marks in self.fields.get(attr, ()):
                 parts.append(Val(marks=marks))
         if len(parts) > 1 and not parts[0].marks:
@@ -915,8 +998,6 @@ class Tracer:
                 return result._replace(const=of.const[int(part[1:-1])])
             except (ValueError, IndexError):
                 pass
-        if of.marks and not result.marks and isinstance(node.ctx, ast.Load):
-            pass
         return result
 
     def _dict(self, keys: list[ast.expr | None], values: list[ast.expr], state: State, frame: Frame) -> Val:
@@ -933,12 +1014,7 @@ class Tracer:
                 if gone and self._tracing:
                     self._end("replaced", value, gone, frame, self.world.line(frame.file, value.lineno))
             result = result.marked(inner.under(part))
-            if inner.refs:
-                self._registry(inner, frame)
         return result
-
-    def _registry(self, value: Val, frame: Frame) -> None:
-        """Functions kept in a container are called by whoever takes them out: nothing to follow here."""
 
     def _sequence(self, node: ast.expr, elts: list[ast.expr], state: State, frame: Frame) -> Val:
         self._numbers += 1
@@ -1005,7 +1081,7 @@ class Tracer:
         frame: Frame,
     ) -> Val:
         values = [self.ev(left, state, frame), *(self.ev(c, state, frame) for c in comparators)]
-        consts = [_comparable(value) for value in values]
+        consts = [value.const for value in values]
         never = self.world.platform.never
         results = [compare(op, a, b, never) for op, a, b in zip(ops, consts, consts[1:], strict=False)]
         const: object = UNKNOWN
@@ -1149,7 +1225,9 @@ class Tracer:
         for ref in func.refs:
             match ref:
                 case Function():
-                    results.append(self._enter_from(node, ref, receiver, args, keywords, spread, frame))
+                    results.append(
+                        self._enter_from(node, ref, receiver, args, keywords, spread, state, frame)
+                    )
                 case Numbered(number=number):
                     refs, first, named = self._partials[number]
                     inner = refer(*refs)
@@ -1158,7 +1236,7 @@ class Tracer:
                         self.invoke(node, inner, Val(), [*first, *args], merged, spread, state, frame)
                     )
                 case Class():
-                    results.append(self._construct(node, ref, args, keywords, spread, frame))
+                    results.append(self._construct(node, ref, args, keywords, spread, state, frame))
                 case Closure(number=number):
                     results.append(self._call_closure(number, node, args, keywords, state, frame))
                 case External(name=name):
@@ -1168,7 +1246,7 @@ class Tracer:
         # A call of what is itself the value, or of a method on it, computes with it.
         results.append(derived([func, receiver]))
         if not func.refs:
-            results.append(self._unresolved(node, receiver, args, keywords, spread, frame))
+            results.append(self._unresolved(node, receiver, args, keywords, spread, state, frame))
         elif func.open and tainted and not any(isinstance(r, (Function, Class, Numbered)) for r in func.refs):
             results.append(derived(everything))
         return join(*results) if len(results) > 1 else results[0]
@@ -1181,6 +1259,7 @@ class Tracer:
         args: list[Val],
         keywords: dict[str, Val],
         spread: bool,
+        state: State,
         frame: Frame,
         maybe: str = "",
     ) -> Val:
@@ -1196,10 +1275,54 @@ class Tracer:
             return derived([*args, *keywords.values()])
         if tainted or self.control is not None or self._makes_refs(ref):
             result = self._enter(ref, args, keywords, maybe or frame.maybe, frame.depth + 1, spread=spread)
-        marks = self.returns.get(ref._replace(bound=False), {})
+        marks = self._gives(ref)
         if marks:
             result = result.marked(stepped(marks, step))
+        self._put_back(node, ref, state, frame)
+        for other in self._overriding(ref) if tainted and ref.bound else ():
+            result = join(
+                result, self._enter_from(node, other, receiver, args, keywords, spread, state, frame, maybe)
+            )
         return result.stepped(step)
+
+    def _gives(self, ref: Function) -> Marks:
+        """What a call of the function gives by itself; of a method, what one that overrides it gives too."""
+        marks = self.returns.get(ref._replace(bound=False), {})
+        for other, given in self.returns.items() if ref.bound else ():
+            if other != ref._replace(bound=False) and self._overrides(other, ref):
+                marks = joined(marks, given)
+        return marks
+
+    def _overrides(self, other: Function, ref: Function) -> bool:
+        """Whether a method is that of a class derived from the other's."""
+        owner, _, name = other.path.rpartition(".")
+        above, _, own = ref.path.rpartition(".")
+        if name != own or not owner or not above or (other.file, owner) == (ref.file, above):
+            return False
+        return any(
+            (c.file, c.path) == (ref.file, above) for c in self.world.lineage(Class(other.file, owner))
+        )
+
+    def _overriding(self, ref: Function) -> list[Function]:
+        """The methods of derived classes that may be called in a method's place."""
+        name = ref.path.rpartition(".")[2]
+        if name.startswith("__"):
+            return []
+        return [f._replace(bound=True) for f in self._by_name(name) if self._overrides(f, ref)]
+
+    def _put_back(self, node: ast.Call, ref: Function, state: State, frame: Frame) -> None:
+        """What the function puts into its arguments is in the caller's names for them."""
+        own = self.puts.get(ref._replace(bound=False))
+        called = self.world.function(ref) if own else None
+        if not own or called is None:
+            return
+        names = [a.arg for a in (*called.args.posonlyargs, *called.args.args)]
+        names = names[1:] if ref.bound and "." in ref.path else names
+        given = [*zip(names, node.args, strict=False), *((k.arg, k.value) for k in node.keywords)]
+        for name, argument in given:
+            marks = own.get(name or "")
+            if marks:
+                self._weak(argument, marks, self.ev(argument, state, frame), state, frame, node)
 
     def _makes_refs(self, ref: Function) -> bool:
         """Whether the function may give a function, which a caller then calls: small ones are looked into."""
@@ -1284,13 +1407,14 @@ class Tracer:
         args: list[Val],
         keywords: dict[str, Val],
         spread: bool,
+        state: State,
         frame: Frame,
     ) -> Val:
         made = Val(refs=(ref._replace(instance=True),), open=False)
         tainted = any(value.marks for value in (*args, *keywords.values()))
         inits = self.world.methods(ref, "__init__")
-        for init in inits if tainted or self.control is not None else ():
-            self._enter_from(node, init._replace(bound=True), made, args, keywords, spread, frame)
+        for init in inits:
+            self._enter_from(node, init._replace(bound=True), made, args, keywords, spread, state, frame)
         if tainted and not inits:
             # A dataclass, or what an outer class takes: its fields by keyword, else somewhere in it.
             self._flow(*args, *keywords.values())
@@ -1381,8 +1505,9 @@ class Tracer:
         if plain in ("getattr",):
             return self._getattr(node, args, frame)
         if plain in _DYNAMIC:
-            if any(value.marks for value in everything):
-                self._lost(frame, node, self._all(everything), f"what `{plain}` does with it")
+            # All but setattr see every name that is in sight.
+            seen = everything if plain == "setattr" else [*everything, *state.values()]
+            self._lost(frame, node, self._all(seen), f"what `{plain}` does with it")
             return Val()
         if plain == "super":
             return refer(*self._above(frame))
@@ -1394,16 +1519,7 @@ class Tracer:
             return self._iterate(plain, args, node, state, frame)
         if last == "autotune":
             return self._autotune(name, node, everything, args, frame)
-        if last in (
-            "jit",
-            "heuristics",
-            "lru_cache",
-            "cache",
-            "compile",
-            "inference_mode",
-            "no_grad",
-            "wraps",
-        ):
+        if last in _WRAPPING and root in ("triton", "functools", "torch"):
             return Val(refs=args[0].refs if args else (), marks=args[0].marks if args else {}, open=False)
         return self._library(name, root, node, everything, frame)
 
@@ -1416,7 +1532,11 @@ class Tracer:
             ]
             if handed and any(v.marks for v in everything):
                 self._lost(frame, node, self._all(everything), f"how {name} calls what it is handed")
-            return derived(everything)
+            if root not in _COMPUTING:
+                self._lost(frame, node, self._all(everything), f"what {name} does with it")
+            # It may be an element, or the whole, that comes back.
+            marks = self._all(everything)
+            return derived(everything).marked(marks).marked(Val(marks=marks).within(ANY).marks)
         step = self.world.step(frame.file, node, f"call of {name}: {self._said(node, frame)}")
         for value in everything:
             for where, trail in value.marks.items():
@@ -1578,6 +1698,7 @@ class Tracer:
             for other, one in state.items():
                 if other != holder.id and one.same & receiver.same:
                     state[other] = one.marked(marks)
+            self._given_back(receiver, marks, frame)
             return
         self._flow(Val(marks=marks))
         if isinstance(holder, ast.Name):
@@ -1598,6 +1719,7 @@ class Tracer:
         args: list[Val],
         keywords: dict[str, Val],
         spread: bool,
+        state: State,
         frame: Frame,
     ) -> Val:
         """A call of what is not known: methods of that name in the tree, else nobody knows."""
@@ -1620,7 +1742,7 @@ class Tracer:
         for ref in found[:8]:
             results.append(
                 self._enter_from(
-                    node, ref._replace(bound=True), receiver, args, keywords, spread, frame, maybe
+                    node, ref._replace(bound=True), receiver, args, keywords, spread, state, frame, maybe
                 )
             )
         if len(found) > 1:
@@ -1628,19 +1750,18 @@ class Tracer:
         return join(*results)
 
     def _by_name(self, method: str) -> list[Function]:
-        """The tree's methods of that name."""
-        found: list[Function] = []
-        files = self.world.mentions(method)
-        if len(files) > 60:
-            files = ()
-        for file in files:
-            module = self.world.module(file)
-            for scope in module.scopes() if module else ():
-                if scope.path.endswith(f".{method}") and isinstance(
-                    scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)
-                ):
-                    found.append(Function(file, scope.path, scope.node.lineno))
-        return found
+        """The tree's methods of that name; none where too many files have the word."""
+        if method not in self._named:
+            files = self.world.mentions(method)
+            self._named[method] = [
+                Function(file, scope.path, scope.node.lineno)
+                for file in (files if len(files) <= _MOST_FILES else ())
+                if (module := self.world.module(file)) is not None
+                for scope in module.scopes()
+                if scope.path.endswith(f".{method}")
+                and isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            ]
+        return self._named[method]
 
     # What is found --------------------------------------------------------------------------
 
@@ -1721,10 +1842,6 @@ def _says(trail: Trail, default: str) -> str:
     return trail[-1].does if trail else default
 
 
-def _comparable(value: Val) -> object:
-    return value.const
-
-
 def _merge(left: State | None, right: State | None) -> State | None:
     """What holds behind two branches."""
     if left is None or right is None:
@@ -1749,6 +1866,11 @@ def _stored(body: Sequence[ast.stmt]) -> set[str]:
         for n in ast.walk(statement)
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
+
+
+def _shared(node: FunctionNode) -> set[str]:
+    """The names that a function binds for others too."""
+    return {n for s in statements(node.body) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
 
 
 def locals_of(node: FunctionNode) -> frozenset[str]:

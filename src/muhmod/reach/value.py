@@ -17,6 +17,7 @@ ANY = "[*]"
 CALLED = "()"
 _MOST_MARKS = 24
 _DEEPEST = 6
+_LONGEST = 64
 
 
 class _Unknown:
@@ -138,8 +139,8 @@ def stepped(marks: Marks, step: Step) -> Marks:
 
 
 def onward(trail: Trail, step: Step) -> Trail:
-    """A trail with one more place; a place that it has been to is left out."""
-    if any((one.file, one.line) == (step.file, step.line) for one in trail):
+    """A trail with one more place; a place that it has been to is left out, and what would be too long to read."""
+    if len(trail) >= _LONGEST or any((one.file, one.line) == (step.file, step.line) for one in trail):
         return trail
     return (*trail, step)
 

@@ -32,6 +32,7 @@ from muhmod.search import Reading
 from muhmod.site import FunctionNode, Module, dotted
 
 _MOST_HOPS = 12
+_WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -85,9 +86,10 @@ class World:
         # Constants that stand for what the source has: for the question what would be if.
         self.instead: Mapping[tuple[str, str], object] = {}
         self._files = {*reading.files}
+        self._folders = {file[: at + 1] for file in reading.files for at, c in enumerate(file) if c == "/"}
         self._envs: dict[str, Env] = {}
         self._indices: dict[str, Index] = {}
-        self._mentions: dict[str, tuple[str, ...]] = {}
+        self._mentions: dict[bytes, list[str]] | None = None
         self._classes: dict[tuple[str, str], dict[str, Val]] = {}
         self._defined: dict[str, dict[str, list[ast.AST]]] = {}
         self._changed: dict[str, bool] = {}
@@ -112,7 +114,7 @@ class World:
             if file in self._files:
                 return file
         folder = f"{base}/"
-        return folder if any(file.startswith(folder) for file in self._files) else None
+        return folder if folder in self._folders else None
 
     def absolute(self, file: str, module: str, level: int) -> str:
         """The dotted name that an import in the file means."""
@@ -153,6 +155,9 @@ class World:
             return known(self.instead[file, name])
         found = self.env(file).names.get(name)
         if found is None:
+            starred = self._starred(file, name)
+            if starred is not None:
+                return starred
             return Val(open=self._unbound_is_open(file, name))
         found = self.force(found)
         if found.const is not UNKNOWN and self._is_changed(file, name):
@@ -170,17 +175,22 @@ class World:
         if key not in self._changed:
             module = self.module(file)
             self._changed[key] = bool(module and module.globals_of(name)) or any(
-                re.search(rb"\.%b\s*=[^=]" % name.encode(), self.reading.data(other))
-                and self._stores(other, name)
-                for other in self.mentions(name)
+                self._stores(other, name) for other in self.mentions(name)
             )
         return self._changed[key]
 
     def _stores(self, file: str, name: str) -> bool:
-        return self.module(file) is None or any(
+        """Whether a file stores to an attribute of that name, by its name or by a string of it."""
+        if self.module(file) is None:
+            return True
+        index = self.index(file)
+        if any(
             isinstance(node, ast.Attribute) and dotted(node.value) not in ("self", "cls")
-            for node in self.index(file).stores.get(name, ())
-        )
+            for node in index.stores.get(name, ())
+        ):
+            return True
+        strings = [n for n in index.words.get(name, ()) if isinstance(n, ast.Constant) and n.value == name]
+        return any(_sets(index.parents.get(id(node))) for node in strings)
 
     def force(self, value: Val) -> Val:
         """The value with its imports looked into."""
@@ -196,7 +206,9 @@ class World:
 
     def _late(self, ref: Late) -> Val:
         if ref in self.forcing or len(self.forcing) > _MOST_HOPS * 4:
-            return Val()
+            # A package that imports its own module by name: there is no other thing of that name.
+            inner = self.file_of(f"{self.absolute(ref.file, ref.module, ref.level)}.{ref.attr}")
+            return refer(ModuleRef(inner)) if inner else Val()
         self.forcing.add(ref)
         try:
             base = self.absolute(ref.file, ref.module, ref.level)
@@ -320,21 +332,29 @@ class World:
         """Each node's parent, by id."""
         return self.index(file).parents
 
-    def mentions(self, identifier: str) -> tuple[str, ...]:
+    def mentions(self, identifier: str) -> list[str]:
         """The files whose bytes hold the identifier as a whole word."""
-        if identifier not in self._mentions:
-            word = identifier.encode()
-            pattern = re.compile(rb"(?<![A-Za-z0-9_])" + re.escape(word) + rb"(?![A-Za-z0-9_])")
-            found = []
+        if self._mentions is None:
+            self._mentions = {}
             for file in self.reading.files:
                 try:
-                    data = self.reading.data(file)
+                    words = {*_WORD.findall(self.reading.data(file))}
                 except FileError:
                     continue
-                if word in data and pattern.search(data):
-                    found.append(file)
-            self._mentions[identifier] = tuple(found)
-        return self._mentions[identifier]
+                for word in words:
+                    self._mentions.setdefault(word, []).append(file)
+        # A name that is not ASCII may be spelled in another encoding, or normal form.
+        return self._mentions.get(identifier.encode(), []) if identifier.isascii() else self.reading.files
+
+
+def _sets(parent: ast.AST | None) -> bool:
+    """Whether a string names what is set: an argument of `setattr`, a key of `globals()`."""
+    match parent:
+        case ast.Call(func=func):
+            return dotted(func).rpartition(".")[2] in ("setattr", "patch", "update")
+        case ast.Subscript(ctx=ast.Store()):
+            return True
+    return False
 
 
 def _index(tree: ast.Module) -> Index:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
+from . import trees
 from .reach_forms import ACROSS, HERE
 
 PACK = ("--rules", "bi100")
@@ -110,6 +110,46 @@ def test_what_nobody_calls_says_who_does_not(muhmod, tmp_path):
     assert "def run(x):" in why
 
 
+PLATFORM = """
+import enum
+class Backend(enum.Enum):
+    XFORMERS = 1
+    ROCM_FLASH = 2
+def choose(backend, x):
+    if backend == Backend.{member}:
+        one_kernel[(1,)](x, **get_default_config(1, 2))
+choose(Backend.XFORMERS, 0)
+"""
+ASKS = "def go(p, x):\n    if p.{asks}:\n        one_kernel[(1,)](x, **get_default_config(1, 2))\ngo(1, 0)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "platform", "verdict"),
+    [
+        (PLATFORM.format(member="ROCM_FLASH"), "cuda", "stopped"),
+        (PLATFORM.format(member="ROCM_FLASH"), "rocm", "reaches"),
+        (PLATFORM.format(member="XFORMERS"), "cuda", "reaches"),
+        (ASKS.format(asks="is_rocm()"), "cuda", "stopped"),
+        (ASKS.format(asks="is_rocm()"), "rocm", "reaches"),
+        (ASKS.format(asks="is_rocm()"), None, "reaches"),
+    ],
+)
+def test_the_platform_decides_tests(muhmod, tmp_path, body, platform, verdict):
+    tree = tree_of(tmp_path, __init__="from vllm import use", use=KERNELS + body)
+    declared = ("--platform", platform) if platform else ()
+    (row,) = (r for r in verdicts(muhmod, tree, *declared, "--select", "moe-config") if r[2] == "64")
+    assert row[3] == verdict, row[4]
+
+
+@pytest.mark.parametrize(("capability", "verdict"), [(70, "stopped"), (80, "reaches")])
+def test_the_card_answers_for_its_capability(muhmod, tmp_path, capability, verdict):
+    body = ASKS.format(asks="has_device_capability(80)")
+    tree = tree_of(tmp_path, __init__="from vllm import use", use=KERNELS + body)
+    given = (*PACK, "--set", f"compute_capability={capability}", "--select", "moe-config")
+    (row,) = (r for r in verdicts(muhmod, tree, *given) if r[2] == "64")
+    assert row[3] == verdict, row[4]
+
+
 def test_an_unknown_platform_is_wrong_usage(muhmod, tmp_path):
     ran = muhmod("reach", "--platform", "cudda", tree_of(tmp_path, a=TABLE))
     assert ran.code == 2
@@ -134,9 +174,8 @@ ENGINEX = {
 }
 
 
-@pytest.mark.skipif(not os.environ.get("MUHMOD_ENGINEX"), reason="MUHMOD_ENGINEX names no folder")
 def test_the_pristine_tree(muhmod):
-    found = verdicts(muhmod, os.environ["MUHMOD_ENGINEX"], *PACK)
+    found = verdicts(muhmod, trees.enginex(), *PACK)
     for key, wanted in ENGINEX.items():
         assert {row[3] for row in found if row[:3] == key} == wanted, key
     assert {row[3] for row in found if row[0] == "autotune-configs"} == {"stopped"}

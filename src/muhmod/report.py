@@ -56,7 +56,7 @@ def reached(
     code: int,
     reasons: Sequence[str],
 ) -> dict[str, Any]:
-    """The JSON of `muhmod reach`: the rows of `sites`, each slot with its verdict, why, and the way so far."""
+    """The JSON of `muhmod reach`: the rows of `sites`, each slot with verdict, why and way."""
     document = sites(tree, (found for found, _ in rows), code, reasons)
     for row, (_, verdicts) in zip(document["sites"], rows, strict=True):
         for slot, one in zip(row["slots"], verdicts, strict=True):

@@ -183,23 +183,21 @@ class Platform(NamedTuple):
     """
 
     name: str = ""
+    title: str = ""
     asks: Mapping[str, bool] = {}
     names: Mapping[str, bool] = {}
     never: frozenset[str] = frozenset()
     unloaded: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
     capability: int = 0
-    path: str = ""
 
 
 PLATFORM_SCHEMA = "muhmod/platform/1"
 
 
-def platform(
-    name: str, modules: Iterable[str] = (), capability: int = 0, base: Path | None = None
-) -> Platform:
+def platform(name: str, modules: Iterable[str] = (), capability: int = 0) -> Platform:
     """The platform of that name or path. Raises UsageError."""
-    document = _read(_locate(name, "platforms", "platform", base))
+    document = _read(_locate(name, "platforms", "platform"))
     data = document.check(document.data, ("schema", "title", "asks", "names", "never"))
     if data.get("schema") != PLATFORM_SCHEMA:
         raise document.fail(f"schema must be {PLATFORM_SCHEMA!r}", "schema")
@@ -214,8 +212,9 @@ def platform(
         tables[key] = table
     never = document.check(data.get("never", {}), ("members", "modules"), "never")
     return Platform(
-        document.path.stem, tables["asks"], tables["names"], frozenset(_words(document, never, "members")),
-        frozenset(_words(document, never, "modules")), frozenset(modules), capability, str(document.path),
+        document.path.stem, str(data.get("title", "")), tables["asks"], tables["names"],
+        frozenset(_words(document, never, "members")), frozenset(_words(document, never, "modules")),
+        frozenset(modules), capability,
     )  # fmt: skip
 
 

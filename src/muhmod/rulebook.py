@@ -82,16 +82,20 @@ _STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
 _PACK_KEYS = {"schema", "title", "extends", "hardware", "model", "packages", "modules", "choose", "sites"}
 _SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
               "when_absent", "expect", "depends_on", "emit"}  # fmt: skip
-_SLOT_KEYS = {"derive", "value", "reason"}
+_SLOT_KEYS = {"derive", "value", "reason", "when_absent"}
 _GUARDS = ("implemented", "exists")
 
 
 class SlotRule(NamedTuple):
-    """What sets a slot: a derivation by name, or a literal of the pack's with its reason."""
+    """What sets a slot: a derivation by name, or a literal of the pack's with its reason.
+
+    `when_absent`: whether a site without the slot is an `error`, or `ok`.
+    """
 
     derive: str
     value: Scalar | None = None
     reason: str = ""
+    when_absent: str = "error"
 
 
 class GuardRule(NamedTuple):
@@ -554,7 +558,10 @@ def _slot(document: _Document, keys: tuple[str, ...], row: object) -> SlotRule:
     if derive == "literal" and natural:
         # A limit holds whoever sets the value.
         derive = natural
-    return SlotRule(derive, value, str(row.get("reason", "")))
+    absent = row.get("when_absent", "error")
+    if absent not in ("ok", "error"):
+        raise document.fail("when_absent must be one of ok, error", *keys, "when_absent")
+    return SlotRule(derive, value, str(row.get("reason", "")), absent)
 
 
 def _guard(document: _Document, keys: tuple[str, ...], row: object) -> GuardRule:

@@ -72,12 +72,14 @@ def shared_bytes(c: Card, h: Heads, tile: Tile) -> int:
     wgmma keeps the scores in registers and one copy of K and V a stage; elsewhere one less, and the scores
     are turned into an operand through shared memory. With one stage K and V share their place, unless V is
     loaded ahead; in fp32 the widened operands of the second product take that of the first's. Exact with
-    wgmma on sm_90 and on sm_75; elsewhere never under, and at most 32 KiB over.
+    wgmma on sm_90 and on sm_75; elsewhere never under, and at most 32 KiB over. On cdna3 the scores stay in
+    registers, and two fp32 values a row pass through: what Triton took until 2025 (vllm #12498), where
+    3.6 takes less.
     """
     q, kv = tile.block_m * h.width * h.element, tile.block_n * h.width * h.element
     if warpgroups(c, tile.block_m, tile.warps):
         return q + (2 * kv * tile.stages if tile.stages > 1 or tile.pre_load_v else kv)
-    scores = tile.block_m * tile.block_n * h.element
+    scores = tile.block_m * (8 if c.architecture == "cdna3" else tile.block_n * h.element)
     if not pipelines(c):
         return (q + max(kv, scores)) // h.element * WIDENED
     shared = tile.stages == 1 and not tile.pre_load_v

@@ -242,11 +242,16 @@ def candidates(c: Card, w: Workload, launch: tuple[int, int] | None = None) -> l
             warps = launch[0] if launch else max(64, bn) // c.warp_size
             if c.architecture == "hopper" and bm >= 64 and warps < 4:
                 continue
-            for run, stages in product(ROW_BYTES, depths):
+            for run, stages in product(row_bytes(c), depths):
                 tile = Tile(bm, bn, run // w.element, g, warps, stages)
                 if buffers(c, bm, warps, stages) <= MOST_BUFFERS and not refusal(c, tile, w.element):
                     found.append(tile)
     return found
+
+
+def row_bytes(c: Card) -> tuple[int, ...]:
+    """Bytes of a tile's row to look at. Longer runs spill where operands are widened (vllm #47019, V100)."""
+    return ROW_BYTES if pipelines(c) else ROW_BYTES[:1]
 
 
 def _depths(c: Card) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from muhmod import __version__, catalog, derive, lock, tree
-from muhmod.decide import decide, decide_rule
+from muhmod.decide import decide, decide_rule, settled
 from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, nearest
 from muhmod.model import Edit, Found, SiteReport
 from muhmod.rulebook import Pack, Rule, natural_derivation
@@ -113,6 +113,7 @@ def plan(
     bound_pack = _bound_pack(pack, known)
     active = [rule for rule in bound_pack.rules if _selected(rule, options)]
     found = search(reading, active)
+    bound_pack, active = _settled(bound_pack, active, found, reading)
     rows: list[SiteReport] = []
     edits: list[tuple[str, str, Edit]] = []
     for rule in bound_pack.rules:
@@ -158,6 +159,15 @@ def _bound_pack(pack: Pack, known: lock.Lock | None) -> Pack:
     from muhmod import pins
 
     return pack._replace(rules=tuple(pins.effective(rule, known) for rule in pack.rules))
+
+
+def _settled(
+    pack: Pack, active: list[Rule], found: dict[str, Search], reading: Reading
+) -> tuple[Pack, list[Rule]]:
+    """The pack and its active rules as the tree lets them be."""
+    known = {rule.name: settled(rule, found[rule.name], reading) for rule in active}
+    rules = tuple(known.get(rule.name, rule) for rule in pack.rules)
+    return pack._replace(rules=rules), [*known.values()]
 
 
 def _advice(

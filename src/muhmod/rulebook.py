@@ -125,6 +125,9 @@ class Rule(NamedTuple):
     file: str = ""
     # What a generated ladder sets, where the rule has one emitted.
     keys: tuple[str, ...] = ()
+    # What it sets in place where no ladder can stand, and why it does so on the tree at hand.
+    leaves: Mapping[str, SlotRule] = {}
+    instead: str = ""
 
 
 class Pack(NamedTuple):
@@ -522,13 +525,19 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
         expect=expect,
         depends_on=tuple(_words(document, table, "depends_on")),
     )
-    return rule._replace(slots={LADDER: SlotRule("moe_ladder")}) if rule.keys else rule
+    if not rule.keys:
+        return rule
+    leaves = rule.slots if table["emit"] == _EITHER else {}
+    return rule._replace(slots={LADDER: SlotRule("moe_ladder")}, leaves=leaves)
+
+
+_EITHER = "ladder-or-leaves"
 
 
 def _ladder_keys(document: _Document, keys: tuple[str, ...], table: dict[str, Any]) -> tuple[str, ...]:
     """What the ladder of a rule sets: the slots that it names. None for `emit = "leaves"`."""
-    if table["emit"] not in ("ladder", "leaves"):
-        raise document.fail("emit must be ladder or leaves", *keys, "emit")
+    if table["emit"] not in ("ladder", "leaves", _EITHER):
+        raise document.fail(f"emit must be ladder, leaves or {_EITHER}", *keys, "emit")
     if table["emit"] == "leaves":
         return ()
     slots = table.get("slots", {})

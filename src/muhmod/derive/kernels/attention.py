@@ -103,7 +103,9 @@ def refusal(c: Card, h: Heads, tile: Tile, blocks: int = 1) -> str:
         return f"needs {needed:,} B of shared memory, over {c.smem_per_block:,} B"
     if blocks * (needed + c.smem_reserved) > c.smem_per_sm:
         return f"{blocks} blocks need {blocks * (needed + c.smem_reserved):,} B, over {c.smem_per_sm:,} B"
-    if threads > c.max_threads_per_block or blocks * threads > c.max_threads_per_sm:
+    if threads > c.max_threads_per_block:
+        return f"{tile.warps} x {c.warp_size} = {threads:,} threads, over {c.max_threads_per_block:,} a block"
+    if blocks * threads > c.max_threads_per_sm:
         return f"{blocks} x {threads:,} threads, over {c.max_threads_per_sm:,}"
     if accumulators(c, h, tile) > most_accumulators(c):
         return f"{accumulators(c, h, tile):g} accumulators a thread, over {most_accumulators(c)}"

@@ -101,11 +101,8 @@ def buffers(c: Card, block_m: int, warps: int, stages: int) -> int:
 
     wgmma reads shared memory while the next stages arrive: one a stage. Elsewhere the operands
     are in registers by then: one less. Exact on 53,951 measured rows of Triton 3.6 on sm_90.
-    The releases of Triton that vLLM shipped for cdna3 until 2025 keep one a stage too (vllm #17744);
-    3.6 keeps fewer, and muhmod does not know which will run.
     """
-    every = warpgroups(c, block_m, warps) or c.architecture == "cdna3"
-    return stages if every else max(1, stages - 1)
+    return stages if warpgroups(c, block_m, warps) else max(1, stages - 1)
 
 
 def blocks_per_sm(c: Card, smem: int, registers: int, threads: int) -> int:

@@ -106,6 +106,8 @@ RULE = '[sites.shared-memory]\nscope = "get_max_shared_memory_per_block_device_a
         (PACK + RULE + "guards = 3\n", "guards must be a list"),
         (PACK + RULE + "expect = 0\n", "expect must be"),
         (PACK + RULE + "when_absent = 'okay'\n", "when_absent must be one of"),
+        (PACK + RULE + "slots.BLOCK = { value = 1, reason = 'r', when_absent = 1 }\n", "when_absent must be"),
+        (PACK + RULE + "emit = 'leaf'\nslots.X = { derive = 'moe_block_m' }\n", "ladder-or-leaves"),
         (PACK + RULE + "guards = [{ guard = 'implementd', symbol = 'x' }]\n", "did you mean 'implemented'?"),
         (PACK + "[choose]\nsmem_per_block = { value = 1024 }\n", "a choice needs a reason"),
         (PACK + "[choose]\nsmem_per_blok = { value = 1024, reason = 'x' }\n", "smem_per_block"),

@@ -10,6 +10,8 @@ import pytest
 from .conftest import FIXTURES, tree_bytes
 from .test_fixtures import _pack
 
+SLOTS = {"BLOCK_SIZE_M": "moe_block_m", "BLOCK_SIZE_N": "moe_block_n", "BLOCK_SIZE_K": "moe_block_k",
+         "GROUP_SIZE_M": "moe_group_m", "num_warps": "moe_warps", "num_stages": "moe_stages"}  # fmt: skip
 FORMS = ["ladder", "ladder-of-rows", "ladder-behind-arms", "ladder-of-names"]
 SHAPES = [(M, E, N, K, topk) for M in (1, 4, 33, 64, 500, 4096, 40000)
           for E, N, K, topk in [(128, 768, 2048, 8), (8, 7168, 4096, 2), (1, 64, 64, 1)]]  # fmt: skip
@@ -221,7 +223,35 @@ def test_derive_prints_the_ladder(muhmod):
     assert "tile = (128, 256, 64, 8, 4)" in ran.out
 
 
-def test_the_stand_in_of_enginex_says_where_it_stops(muhmod, enginex):
-    ran = muhmod("apply", "--rules", "h200", "--select", "moe-config", enginex)
+def test_the_stand_in_of_enginex_says_where_it_stops(muhmod, enginex, tmp_path):
+    pack = tmp_path / "mine.toml"
+    slots = "".join(f'slots.{key} = {{ derive = "{name}" }}\n' for key, name in SLOTS.items())
+    pack.write_text('schema = "muhmod/rules/1"\nextends = "h200"\n[sites.moe-config]\n'
+                    f'scope = "get_default_config"\nemit = "ladder"\n{slots}')  # fmt: skip
+    ran = muhmod("apply", "--rules", pack, "--select", "moe-config", enginex)
     assert ran.code == 3
     assert "num_stages arrives nowhere" in ran.err and "_custom_ops.py:" in ran.err
+
+
+def test_where_no_ladder_can_stand_literals_are_set(muhmod, enginex):
+    """`emit = "ladder-or-leaves"`, with the reason; twice is once, `check` agrees, and `revert` undoes it."""
+    before = tree_bytes(enginex)
+    command = ("--rules", "h200", "--select", "moe-config", enginex)
+    ran = muhmod("apply", *command)
+    assert ran.code == 0, ran.err
+    assert "values in place instead" in muhmod("explain", "moe-config", "--rules", "h200", enginex).out
+    after = tree_bytes(enginex)
+    assert after != before and b"tile = (" not in b"".join(after.values())
+    assert muhmod("apply", *command).code == 0
+    assert muhmod("check", "--rules", "h200", enginex).code in (0, 1)
+    assert tree_bytes(enginex) == after
+    assert muhmod("revert", enginex).code == 0
+    assert tree_bytes(enginex) == before
+
+
+def test_sites_shows_a_ladder_in_a_line(muhmod, ladder):
+    tree, pack = ladder
+    assert muhmod("apply", "--rules", pack, tree).code == 0
+    ran = muhmod("sites", tree)
+    assert "lines)" in ran.out and "tile = (" not in ran.out
+    assert "tile = (" in muhmod("sites", "--output-format", "json", tree).out

@@ -24,7 +24,13 @@ SDISTS = {
     "0.6.0": "40c573bc5e4124d34f4de02af8e23a584e51de66ae17cd5910af0cf63ee26eaa",
     "0.6.3": "03e69029ad9caceaab68d5c3833ae6fe57c04be678ec37f29e9df6eaf178a9c5",
     "0.7.0": "91521ca3e7629e2a40a4fceea3290cbde34c3ea6cb291ee9f84ad2ce752e65be",
+    "0.8.5.post1": "5e5be78ee00637de4ee29f75ce86edc6c224c05d9e58d067a511eb83c3afe32d",
+    "0.9.0": "78e3e71fbbd1adfc3b7095b4ab4b6d341c0cffc9e8b96f0c74db275d60108902",
+    "0.11.2": "496d15bb64ca0fe73adbc57a93b29f4671fa12404c09e0ba02f777bfe60af671",
     "0.12.0": "dc2863be80260f378f1e72f9b82b4009610e434d05fdd7067383b231b89c4f4a",
+    "0.16.0": "1f684bb31fbef59d862e2fe666e23a41f1d39d93f86215ce1ce1db89a8f5665b",
+    "0.20.2": "58809377798c5335c6e2fe30092abda54d9200b5b8a717b3735a63f5daa0e383",
+    "0.33.0": "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",
 }
 # sha256 of the five files of the pristine EngineX tree (commit ef6abf3d).
 _OPS = "attention/ops"

@@ -12,7 +12,7 @@ from muhmod.derive.work import Ask, Work
 from muhmod.errors import DerivationError
 from muhmod.guards import UNPROVEN
 from muhmod.lock import Entry
-from muhmod.model import LADDER, Derived, Edit, Found, GuardResult, SiteReport, Slot, SlotReport
+from muhmod.model import LADDER, LADDER_KEYS, Derived, Edit, Found, GuardResult, SiteReport, Slot, SlotReport
 from muhmod.rulebook import Pack, Rule
 from muhmod.search import Reading, Search, Source
 from muhmod.site import Definition, Module, dotted, read_early
@@ -212,22 +212,42 @@ def _removal(row: SiteReport, found: Found) -> tuple[SiteReport, list[Edit]]:
     return row._replace(state="pending", slots=tuple(slots)), edits
 
 
+def settled(rule: Rule, search: Search, reading: Reading) -> Rule:
+    """The rule as this tree lets it be: one that may set leaves does so where no ladder can stand.
+
+    The places that the search found lose their room for a ladder then.
+    """
+    refused = [why for _, found in search.bound if rule.leaves and (why := _no_ladder(rule, found, reading))]
+    if not refused or any(found.room and found.room.slot.text for _, found in search.bound):
+        return rule
+    search.bound[:] = [(source, found.without_room()) for source, found in search.bound]
+    return rule._replace(keys=(), slots=rule.leaves, instead=refused[0])
+
+
+def _no_ladder(rule: Rule, found: Found, reading: Reading) -> str:
+    """Why no generated ladder can stand in its room; empty where one can."""
+    from muhmod.readers import readers
+
+    if found.room is None:
+        return "no ladder: this is no function that returns a dict"
+    refused = found.room.slot.reason
+    added = sorted({*rule.keys} - {*found.room.held})
+    if not refused and added:
+        refused = readers(reading, found.file, found.scope).refusal(added)
+    return f"no ladder: {refused}" if refused else ""
+
+
 def _ladder(
     row: SiteReport, rule: Rule, found: Found, reading: Reading, pack: Pack
 ) -> tuple[SiteReport, list[Edit]]:
     """A generated ladder in its room, where every reader of the dict takes what it adds."""
-    from muhmod.readers import readers
-
     room = found.room
     assert room is not None
     index = next(n for n, slot in enumerate(found.slots) if slot.name == LADDER)
     slot = found.slots[index]
-    refused = slot.reason
-    added = sorted({*rule.keys} - {*room.held})
-    if not refused and added:
-        refused = readers(reading, found.file, found.scope).refusal(added)
+    refused = _no_ladder(rule, found, reading)
     if refused:
-        return row._replace(state="unrewritable", reason=f"no ladder: {refused}", code=3), []
+        return row._replace(state="unrewritable", reason=refused, code=3), []
     derived = derive.run("moe_ladder", pack.facts, Ask(keys=rule.keys, spelling=room.spelling))
     kept = [_plain(one, "kept: what is left to it when the ladder is not taken") for one in found.slots]
     report = _plain(slot)._replace(note="holds the derived ladder", derived=derived)
@@ -246,7 +266,7 @@ def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[Site
         reason = f"a generated ladder in line {ladder.line} decides over what this rule sets"
         return row._replace(state="unrewritable", reason=reason, code=3), []
     held = {name for slot in found.slots for name in (slot.name, *slot.also)}
-    missing = [name for name in rule.slots if name not in held]
+    missing = [name for name, one in rule.slots.items() if name not in held and one.when_absent == "error"]
     if missing:
         shown = ", ".join(sorted({slot.name for slot in found.slots}))
         reason = f"the slot {missing[0]} is not there; slots: {shown}"
@@ -261,29 +281,64 @@ def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[Site
     governed: set[str] = set()
     for index, slot in enumerate(found.slots):
         if {slot.name, *slot.also} & {*rule.slots}:
-            report_, edit, sets = _value(index, slot, rule, pack, launch=launch)
+            ask = Ask(slot.arrivals, launch=launch, tile=_beside(slot, found))
+            report_, edit, sets = _value(index, slot, rule, found, pack, ask)
             slots.append(report_)
             edits += [edit] if edit else []
             governed |= {slot.name, *slot.also} if sets else set()
         else:
             slots.append(_plain(slot))
     row = row._replace(slots=tuple(slots))
-    unset = [name for name in rule.slots if name not in governed]
+    unset = [name for name, one in rule.slots.items() if name not in governed and one.when_absent == "error"]
     if unset:
         about = {slot.name for slot in found.slots if unset[0] in (slot.name, *slot.also)}
         notes = sorted({slot.note for slot in slots if slot.name in about})
         reason = f"{unset[0]} cannot be set: {'; '.join(notes)}"
         return row._replace(state="unrewritable", reason=reason, code=3), []
-    return row._replace(state="pending" if edits else "already"), edits
+    said = f"{rule.instead}; values in place instead" if rule.instead else ""
+    return row._replace(state="pending" if edits else "already", reason=said), edits
+
+
+# A tile that follows the checkpoint's quantisation: blocks of 128 x 128 in those that name them.
+_QUANTISED = re.compile(r"block_shape\[[01]\]")
+_QUANTISED_SIDE = 128
+
+
+def _beside(slot: Slot, found: Found) -> dict[str, int]:
+    """The literals that arrive together with a slot's, by name; of several the one with the most tests."""
+    ways = [{*arrival.conditions} for arrival in slot.arrivals]
+    best: dict[str, tuple[int, int]] = {}
+    for other in found.slots:
+        value = _QUANTISED_SIDE if _QUANTISED.fullmatch(other.text) else other.value
+        tests = [len(a.conditions) for a in other.arrivals if any({*a.conditions} <= way for way in ways)]
+        if type(value) is int and other.live and tests:
+            for name in (other.name, *other.also):
+                best[name] = max(best.get(name, (-1, 0)), (max(tests), value))
+    own = {name: slot.value for name in (slot.name, *slot.also) if type(slot.value) is int}
+    return {name: value for name, (_, value) in best.items()} | own
+
+
+def _kept(slot: Slot, found: Found, ask: Ask) -> str:
+    """Why a literal of a MoE dict that the rule could set stays as it is; empty where it does not."""
+    if found.site != "moe-config" or ask.launch:
+        return ""
+    if slot.name == "num_warps":
+        return "not every dict names warps and stages: left"
+    if slot.name == "num_stages":
+        return "" if {*LADDER_KEYS[:3]} <= {*ask.tile} else "the tile beside it is decided elsewhere: left"
+    ways = [{*arrival.conditions} for arrival in slot.arrivals]
+    follows = any(
+        _QUANTISED.fullmatch(other.text)
+        and any({*a.conditions} <= way for a in other.arrivals for way in ways)
+        for other in found.slots
+    )
+    return "the tile beside it follows the quantisation's blocks: left" if follows else ""
 
 
 def _value(
-    index: int, slot: Slot, rule: Rule, pack: Pack, *, launch: bool
+    index: int, slot: Slot, rule: Rule, found: Found, pack: Pack, ask: Ask
 ) -> tuple[SlotReport, Edit | None, bool]:
-    """The report and edit of a leaf; the flag says whether the rule sets it.
-
-    `launch`: all dicts of the site name warps and stages, and the rule sets them.
-    """
+    """The report and edit of a leaf; the flag says whether the rule sets it."""
     plain = _plain(slot)
     if not slot.live:
         return plain._replace(note="overwritten on every path: never read"), None, False
@@ -304,7 +359,10 @@ def _value(
     if unlike:
         note = f"the same literal also sets {unlike[0]}, which the rule sets otherwise"
         return plain._replace(note=note), None, False
-    ask = Ask(slot.arrivals, literal=setting.value, reason=setting.reason, launch=launch)
+    kept = _kept(slot, found, ask) if setting.value is None else ""
+    if kept:
+        return plain._replace(note=kept), None, False
+    ask = ask._replace(literal=setting.value, reason=setting.reason)
     derived = derive.run(setting.derive, pack.facts, ask)
     if derived.value == slot.value and type(derived.value) is type(slot.value):
         return plain._replace(note="holds the derived value", derived=derived), None, True

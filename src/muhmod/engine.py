@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from muhmod import __version__, catalog, derive, lock, tree
-from muhmod.decide import awaited, decide, decide_rule, without_values
+from muhmod.decide import awaited, decide, decide_rule, settled, without_values
 from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, nearest
 from muhmod.model import Edit, Found, SiteReport
 from muhmod.rulebook import Pack, Rule, in_order, natural_derivation
@@ -114,9 +114,11 @@ def plan(
     active = [rule for rule in bound_pack.rules if _selected(rule, options)]
     looked = _with_awaited(active, bound_pack)
     found = search(reading, looked)
+    bound_pack, looked = _settled(bound_pack, looked, found, reading)
     every = _places(looked, found) if known or purpose.pin else {}
     held = _Held(known, every, found) if known else None
     names = {rule.name for rule in active}
+    active = [rule for rule in looked if rule.name in names]
     rows, edits, planned = _decided(pack, bound_pack, looked, names, reading, found, held)
     if all(row.state in ("lost", "skipped", "absent") for row in rows) and of.name not in (pack.packages):
         raise UsageError(
@@ -151,6 +153,15 @@ def _bound_pack(pack: Pack, known: lock.Lock | None) -> Pack:
     from muhmod import pins
 
     return pack._replace(rules=tuple(pins.effective(rule, known) for rule in pack.rules))
+
+
+def _settled(
+    pack: Pack, active: list[Rule], found: dict[str, Search], reading: Reading
+) -> tuple[Pack, list[Rule]]:
+    """The pack and its active rules as the tree lets them be."""
+    known = {rule.name: settled(rule, found[rule.name], reading) for rule in active}
+    rules = tuple(known.get(rule.name, rule) for rule in pack.rules)
+    return pack._replace(rules=rules), [*known.values()]
 
 
 def _advice(

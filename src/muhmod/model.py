@@ -178,6 +178,10 @@ class Found(NamedTuple):
             return self
         return self._replace(slots=(*self.slots, self.room.slot))
 
+    def without_room(self) -> Found:
+        """Without the empty room for a ladder among its slots."""
+        return self._replace(slots=tuple(slot for slot in self.slots if slot.name != LADDER or slot.text))
+
 
 class Edit(NamedTuple):
     """A change of one slot. `op` says what LibCST does with it; `payload` is what it needs for that."""

@@ -67,7 +67,10 @@ def digest_of(data: bytes) -> str:
 def rule_digest(rule: Rule) -> str:
     """A hash of what the rule says; comments and order in its file do not count."""
     table = rule._asdict() | {
-        "slots": {name: slot._asdict() for name, slot in rule.slots.items()},
+        "slots": {name: slot._asdict() for name, slot in (rule.leaves or rule.slots).items()},
+        "keys": () if rule.leaves else rule.keys,
+        "leaves": bool(rule.leaves),
+        "instead": "",
         "guards": [guard.table() for guard in rule.guards],
         "file": "",
     }

@@ -82,7 +82,7 @@ _STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
 _PACK_KEYS = {"schema", "title", "extends", "hardware", "model", "packages", "modules", "choose", "sites"}
 _SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
               "when_absent", "expect", "depends_on", "emit"}  # fmt: skip
-_SLOT_KEYS = {"derive", "value", "reason"}
+_SLOT_KEYS = {"derive", "value", "reason", "when_absent"}
 # Guard: (the key that says what it is about, the keys that it needs beside it).
 _GUARDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "implemented": ("symbol", ()),
@@ -99,11 +99,15 @@ _OPTIONS = ("BLOCK_M", "BLOCK_N", "PRE_LOAD_V", "waves_per_eu", "num_warps", "nu
 
 
 class SlotRule(NamedTuple):
-    """What sets a slot: a derivation by name, or a literal of the pack's with its reason."""
+    """What sets a slot: a derivation by name, or a literal of the pack's with its reason.
+
+    `when_absent`: whether a site without the slot is an `error`, or `ok`.
+    """
 
     derive: str
     value: Scalar | None = None
     reason: str = ""
+    when_absent: str = "error"
 
 
 class GuardRule(NamedTuple):
@@ -148,6 +152,9 @@ class Rule(NamedTuple):
     file: str = ""
     # What a generated ladder sets, where the rule has one emitted.
     keys: tuple[str, ...] = ()
+    # What it sets in place where no ladder can stand, and why it does so on the tree at hand.
+    leaves: Mapping[str, SlotRule] = {}
+    instead: str = ""
 
     @property
     def awaits(self) -> tuple[str, ...]:
@@ -648,13 +655,19 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
         expect=expect,
         depends_on=tuple(_words(document, table, "depends_on")),
     )
-    return rule._replace(slots={LADDER: SlotRule("moe_ladder")}) if rule.keys else rule
+    if not rule.keys:
+        return rule
+    leaves = rule.slots if table["emit"] == _EITHER else {}
+    return rule._replace(slots={LADDER: SlotRule("moe_ladder")}, leaves=leaves)
+
+
+_EITHER = "ladder-or-leaves"
 
 
 def _ladder_keys(document: _Document, keys: tuple[str, ...], table: dict[str, Any]) -> tuple[str, ...]:
     """What the ladder of a rule sets: the slots that it names. None for `emit = "leaves"`."""
-    if table["emit"] not in ("ladder", "leaves"):
-        raise document.fail("emit must be ladder or leaves", *keys, "emit")
+    if table["emit"] not in ("ladder", "leaves", _EITHER):
+        raise document.fail(f"emit must be ladder, leaves or {_EITHER}", *keys, "emit")
     if table["emit"] == "leaves":
         return ()
     slots = table.get("slots", {})
@@ -684,7 +697,10 @@ def _slot(document: _Document, keys: tuple[str, ...], row: object) -> SlotRule:
     if derive == "literal" and natural:
         # A limit holds whoever sets the value.
         derive = natural
-    return SlotRule(derive, value, str(row.get("reason", "")))
+    absent = row.get("when_absent", "error")
+    if absent not in ("ok", "error"):
+        raise document.fail("when_absent must be one of ok, error", *keys, "when_absent")
+    return SlotRule(derive, value, str(row.get("reason", "")), absent)
 
 
 def _guard(document: _Document, keys: tuple[str, ...], number: int, row: object) -> GuardRule:

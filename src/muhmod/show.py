@@ -268,6 +268,9 @@ def _shown_slot(row: Found, slot: Slot, verbose: bool) -> list[str]:
     if slot.name.startswith("configs["):
         text = slot.entry.show() if slot.entry else ""
         return [f"{slot.name} {text or slot.reason}"] if verbose else []
+    if slot.name == LADDER:
+        lines = slot.text.splitlines()
+        return [f"{LADDER} {lines[0].strip()}  ({len(lines)} lines)"] if lines else []
     text = " ".join(slot.text.split())
     return [f"{_name(slot)} {text[:60]}{'  (overwritten)' if not slot.live else ''}"]
 

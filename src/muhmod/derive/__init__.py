@@ -12,6 +12,7 @@ from muhmod.derive.arms import computed, possible
 from muhmod.derive.attention import (
     attention_configs,
     prefill_block,
+    prefill_side,
     prefill_stages,
     prefill_warps,
 )
@@ -44,6 +45,7 @@ DERIVATIONS: dict[str, tuple[Kind, Derivation]] = {
     "moe_warps": ("heuristic", moe_warps),
     "partition_size": ("limit", partition_size),
     "prefill_block": ("limit", prefill_block),
+    "prefill_side": ("limit", prefill_side),
     "prefill_stages": ("heuristic", prefill_stages),
     "prefill_warps": ("heuristic", prefill_warps),
     "shared_memory": ("limit", shared_memory),
@@ -53,7 +55,7 @@ DERIVATIONS: dict[str, tuple[Kind, Derivation]] = {
 # Fates of entries that do not stay.
 GONE = ("drop", "slower")
 # Derivations that take the source's arithmetic on the way into account.
-_FOLLOWS_ARITHMETIC = {"prefill_block", "attention_configs", "literal"}
+_FOLLOWS_ARITHMETIC = {"prefill_block", "prefill_side", "attention_configs", "literal"}
 
 
 def run(name: str, facts: Facts, ask: Ask) -> Derived:

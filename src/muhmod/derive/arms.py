@@ -43,6 +43,8 @@ _COMPARE: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
 _CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "int": int}
+# The least compute capability with fp8.
+_FP8 = 89
 _PLATFORMS = ("cuda", "rocm", "cpu", "xpu", "hpu", "tpu", "neuron", "npu")
 
 
@@ -285,6 +287,10 @@ def _value(node: ast.expr, work: Work, given: dict[str, Scalar] | None = None) -
             if a is None or b is None or known_op is None or (known_op is operator.pow and abs(b) > 64):
                 return None
             return known_op(a, b)
+        case ast.Compare(
+            left=ast.Name(id="dtype"), ops=[ast.Eq()], comparators=[ast.Constant(value=str(kind))]
+        ):
+            return _multiplies(kind, work)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             return _compare([left, *comparators], ops, work, given)
         case ast.Call():
@@ -315,6 +321,14 @@ def _compare(
         return None
     pairs = zip(values, ops, values[1:], strict=False)
     return all(bool(_COMPARE[type(op)](a, b)) for a, op, b in pairs)
+
+
+def _multiplies(kind: str, work: Work) -> bool | None:
+    """False for an 8-bit float kind on a card whose Triton has no such numbers; else not known."""
+    if not kind.startswith("fp8") or _fact("platform", work) != "cuda":
+        return None
+    capability = _fact("compute_capability", work)
+    return False if capability is not None and capability < _FP8 else None
 
 
 def _is_none(node: ast.expr) -> bool:

@@ -22,6 +22,8 @@ DOT_MINIMUM = 16
 # Registers a thread that the earlier generator assumed for its occupancy.
 REGISTERS_A_THREAD = 40
 MOST_ENTRIES = 16
+# Tokens of a page that is no power of two which prefix_prefill reads at once.
+ODD_PAGE = 32
 # What Triton takes for AMD's cards only.
 AMD_KEYS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
 # What triton.Config takes where an entry says nothing; older releases took 2.
@@ -73,6 +75,28 @@ def prefill_block(work: Work, ask: Ask) -> int:
                 f"under the {DOT_MINIMUM} that tl.dot needs"
             )
     return value
+
+
+def prefill_side(work: Work, ask: Ask) -> int:
+    """BLOCK_M or BLOCK_N where prefix_prefill's launch names each: the side of the largest square that fits.
+
+    Where the cache's pages are no power of two, upstream keeps the tile within them.
+    """
+    _as_it_stands(work, ask)
+    side = prefill_block(work, ask)
+    odd = any("cache.shape[3]" in c.test and not c.taken for a in ask.arrivals for c in a.conditions)
+    if odd and ask.literal is None and side > ODD_PAGE:
+        work.step(f"pages of the cache that are no power of two are read by {ODD_PAGE}: {ODD_PAGE}")
+        return ODD_PAGE
+    return side
+
+
+def _as_it_stands(work: Work, ask: Ask) -> None:
+    """What the source's own tile needs, for people; nothing where not all of it is known."""
+    if modelled(work) and {"BLOCK_M", "BLOCK_N"} <= {*ask.tile}:
+        from muhmod.derive.modelled import standing
+
+        work.step(standing(work, ask.tile))
 
 
 # Whether a square tile fits, and the sum that tells.

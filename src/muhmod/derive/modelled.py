@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from muhmod.derive.attention import key, refused_keys
 from muhmod.derive.kernels import attention as model
@@ -24,6 +24,17 @@ def square(work: Work, head_dim: int, element: int) -> Callable[[int], tuple[boo
         return False, model.refusal(c, heads, widest)
 
     return judged
+
+
+def standing(work: Work, tile: Mapping[str, int]) -> str:
+    """What a tile of prefix_prefill that stands in the source needs, and whether that is there."""
+    c, heads = card(work), model.Heads(work.integer("head_dim"), work.element_size())
+    of = model.Tile(
+        tile["BLOCK_M"], tile["BLOCK_N"], False, tile.get("NUM_WARPS", 4), tile.get("num_stages", 1)
+    )
+    return f"as it stands, {of.block_m} x {of.block_n}, {of.warps} warps, {of.stages} stages: " + (
+        model.refusal(c, heads, of) or f"fits, {model.shared_bytes(c, heads, of):,} B"
+    )
 
 
 def prefill(work: Work) -> model.Tile:
@@ -107,6 +118,22 @@ def _model_entry(c: Card, tile: model.Tile, rocm: bool, preload: bool) -> Entry:
     if preload:
         values.append(("PRE_LOAD_V", tile.pre_load_v))
     return Entry(tuple(values), (("num_stages", tile.stages), ("num_warps", tile.warps)))
+
+
+def moe_standing(work: Work, tile: Mapping[str, int], element: int) -> tuple[str, str]:
+    """What a tile of fused_moe_kernel that stands in the source needs, and why it cannot run, if so."""
+    c = card(work)
+    warps, stages = fused_moe.DEFAULT_LAUNCH
+    of = fused_moe.Tile(
+        tile["BLOCK_SIZE_M"], tile["BLOCK_SIZE_N"], tile["BLOCK_SIZE_K"], tile.get("GROUP_SIZE_M", 1),
+        tile.get("num_warps", warps), tile.get("num_stages", stages),
+    )  # fmt: skip
+    needed = fused_moe.shared_bytes(c, of, element)
+    refused = f"over {c.smem_per_block:,} B" if needed > c.smem_per_block else ""
+    return (
+        f"{of.block_m} x {of.block_n} x {of.block_k}, {element} B an element, {of.warps} warps, "
+        f"{of.stages} stages: needs {needed:,} B of shared memory, {refused or 'fits'}"
+    ), refused
 
 
 def moe_tile(work: Work, tokens: int, *, launch: bool = False) -> fused_moe.Tile:

@@ -62,14 +62,37 @@ def moe_warps(work: Work, ask: Ask) -> int:
 
 
 def moe_stages(work: Work, ask: Ask) -> int:
-    """num_stages for the most tokens with which the slot's arm is taken."""
-    stages = _tile(work, ask._replace(launch=True)).stages
+    """num_stages for the most tokens with which the slot's arm is taken.
+
+    Where warps and stages are not the rule's to choose together (`launch`): the stages of the source, as
+    far as its own tile fits with them.
+    """
     literal = ask.literal
+    if literal is None and not ask.launch and _known(ask):
+        return _stages_that_fit(work, ask)
+    stages = _tile(work, ask._replace(launch=True)).stages
     if literal is None:
         return stages
     if type(literal) is not int or not 1 <= literal <= 16:
         raise LimitError(f"num_stages = {literal}: a whole number from 1 is needed")
     return literal
+
+
+def _known(ask: Ask) -> bool:
+    return {*LADDER_KEYS[:3], "num_stages"} <= {*ask.tile}
+
+
+def _stages_that_fit(work: Work, ask: Ask) -> int:
+    from muhmod.derive.modelled import moe_standing
+
+    narrow = any("fp8" in c.test and c.taken for a in ask.arrivals for c in a.conditions)
+    element = 1 if narrow else work.element_size()
+    for stages in range(ask.tile["num_stages"], 0, -1):
+        shown, refused = moe_standing(work, {**ask.tile, "num_stages": stages}, element)
+        work.step(shown)
+        if not refused:
+            return stages
+    raise LimitError(f"even one stage is {refused}: {shown}", "another tile is needed")
 
 
 def moe_ladder(work: Work, ask: Ask) -> str:
@@ -95,8 +118,10 @@ def moe_ladder(work: Work, ask: Ask) -> str:
 
 def _tile(work: Work, ask: Ask) -> Tile:
     """The model's tile for the most tokens of the arm; all slots of an arm get theirs from the same one."""
-    from muhmod.derive.modelled import moe_tile
+    from muhmod.derive.modelled import moe_standing, moe_tile
 
+    if {*LADDER_KEYS[:3]} <= {*ask.tile}:
+        work.step(f"as it stands, {moe_standing(work, ask.tile, work.element_size())[0]}")
     topk = work.integer("experts_per_token")
     return moe_tile(work, max(1, round(_rows(work, ask, topk) / topk)), launch=ask.launch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from muhmod.errors import DerivationError, DisputedFactError, MissingFactError
@@ -16,7 +17,8 @@ class Ask(NamedTuple):
 
     `arrivals`: the paths from the slot to a use. `entries`: what an autotune list holds now.
     `literal`: a value that the pack sets itself, to be checked against the limits only. `launch`: warps
-    and stages are set too. `keys`, `spelling`: what a ladder sets, and how it is written.
+    and stages are set too. `keys`, `spelling`: what a ladder sets, and how it is written. `tile`: the
+    literals that stand beside the slot's on its way, by name, its own included.
     """
 
     arrivals: tuple[Arrival, ...] = (Arrival(),)
@@ -26,6 +28,7 @@ class Ask(NamedTuple):
     launch: bool = False
     keys: tuple[str, ...] = LADDER_KEYS
     spelling: Spelling = Spelling()
+    tile: Mapping[str, int] = MappingProxyType({})
 
 
 class Facts(NamedTuple):

@@ -7,6 +7,7 @@ what is itself never run. A name in a string, a decorator that registers, or too
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ _ENTRIES = ("entrypoints/", "engine/", "worker/", "executor/", "v1/engine/", "v1
 _PLAIN = {"staticmethod", "classmethod", "property", "lru_cache", "cache", "inference_mode", "no_grad", "jit",
           "heuristics", "autotune", "abstractmethod", "override", "cached_property", "contextmanager", "wraps",
           "overload", "final", "compile", "deprecate_kwargs", "deprecated", "dataclass"}  # fmt: skip
+# A `getattr` of a plain base by a literal name.
+_LITERAL_GETATTR = re.compile(rb"""\bgetattr\(\s*[\w.]+\s*,\s*(?:"\w*"|'\w*')\s*[,)]""")
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -45,6 +48,7 @@ class Living:
         self._names: dict[tuple[str, str], Dead | None] = {}
         self._asking: set[object] = set()
         self._prefixes: tuple[str, ...] | None = None
+        self._computed: list[str] | None = None
         self._cut = False
 
     # Modules --------------------------------------------------------------------------------
@@ -241,7 +245,7 @@ class Living:
         for word in ("globals", "vars", "locals", "__dict__", "__getattr__"):
             if not owner and any(self._is_computed_item(node, file) for node in own.get(word, ())):
                 return True
-        for other in self.world.mentions("getattr"):
+        for other in self._with_computed_getattr():
             for node in self.world.index(other).words.get("getattr", ()):
                 call = self.world.parents(other).get(id(node))
                 if not isinstance(call, ast.Call) or call.func is not node or len(call.args) < 2:
@@ -252,6 +256,15 @@ class Living:
                 if name.startswith(head) and self._may_hold(call, other, file, owner):
                     return True
         return False
+
+    def _with_computed_getattr(self) -> list[str]:
+        """The files with a `getattr` whose name is no literal, as far as their bytes tell without parsing."""
+        if self._computed is None:
+            self._computed = [
+                file for file in self.world.mentions("getattr")
+                if len(_LITERAL_GETATTR.findall(data := self.world.reading.data(file))) < data.count(b"getattr")
+            ]  # fmt: skip
+        return self._computed
 
     def _is_computed_item(self, node: ast.AST, file: str) -> bool:
         """Whether `globals()[name]`, or `.get(name)` of it, takes a name that is worked out."""

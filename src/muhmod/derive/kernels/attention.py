@@ -72,12 +72,14 @@ def shared_bytes(c: Card, h: Heads, tile: Tile) -> int:
     wgmma keeps the scores in registers and one copy of K and V a stage; elsewhere one less, and the scores
     are turned into an operand through shared memory. With one stage K and V share their place, unless V is
     loaded ahead; in fp32 the widened operands of the second product take that of the first's. Exact with
-    wgmma on sm_90 and on sm_75; elsewhere never under, and at most 32 KiB over.
+    wgmma on sm_90 and on sm_75; elsewhere never under, and at most 32 KiB over. On cdna3 the scores stay in
+    registers, and two fp32 values a row pass through: what Triton took until 2025 (vllm #12498), where
+    3.6 takes less.
     """
     q, kv = tile.block_m * h.width * h.element, tile.block_n * h.width * h.element
     if warpgroups(c, tile.block_m, tile.warps):
         return q + (2 * kv * tile.stages if tile.stages > 1 or tile.pre_load_v else kv)
-    scores = tile.block_m * tile.block_n * h.element
+    scores = tile.block_m * (8 if c.architecture == "cdna3" else tile.block_n * h.element)
     if not pipelines(c):
         return (q + max(kv, scores)) // h.element * WIDENED
     shared = tile.stages == 1 and not tile.pre_load_v
@@ -101,7 +103,9 @@ def refusal(c: Card, h: Heads, tile: Tile, blocks: int = 1) -> str:
         return f"needs {needed:,} B of shared memory, over {c.smem_per_block:,} B"
     if blocks * (needed + c.smem_reserved) > c.smem_per_sm:
         return f"{blocks} blocks need {blocks * (needed + c.smem_reserved):,} B, over {c.smem_per_sm:,} B"
-    if threads > c.max_threads_per_block or blocks * threads > c.max_threads_per_sm:
+    if threads > c.max_threads_per_block:
+        return f"{tile.warps} x {c.warp_size} = {threads:,} threads, over {c.max_threads_per_block:,} a block"
+    if blocks * threads > c.max_threads_per_sm:
         return f"{blocks} x {threads:,} threads, over {c.max_threads_per_sm:,}"
     if accumulators(c, h, tile) > most_accumulators(c):
         return f"{accumulators(c, h, tile):g} accumulators a thread, over {most_accumulators(c)}"

@@ -122,9 +122,17 @@ def shared_bytes(c: Card, tile: Tile, element: int = 2) -> int:
     return max(tiles, (min(bm, 128) if c.architecture == "hopper" else bm) * min(bn, 128) * element)
 
 
+def _copies(c: Card, tile: Tile) -> int:
+    """How many copies of the loop's tiles are kept. On cdna3 one a stage, as users met it (vllm #17744).
+
+    That was Triton until 2025; 3.6 keeps fewer there, and which one will run is not known.
+    """
+    return tile.stages if c.architecture == "cdna3" else buffers(c, tile.block_m, tile.warps, tile.stages)
+
+
 def _tiles(c: Card, tile: Tile, element: int) -> int:
     """Bytes of the loop's tiles, all buffers."""
-    copies = buffers(c, tile.block_m, tile.warps, tile.stages)
+    copies = _copies(c, tile)
     return (tile.block_m + tile.block_n) * tile.block_k * element * copies
 
 
@@ -134,7 +142,7 @@ def _sum(c: Card, tile: Tile, element: int) -> str:
     needed = shared_bytes(c, tile, element)
     if not pipelines(c):
         return f"max({bm}, {bn})*{bk}*{WIDENED} = {needed:,} B of shared memory, widened to fp32"
-    copies, tiles = buffers(c, bm, tile.warps, tile.stages), _tiles(c, tile, element)
+    copies, tiles = _copies(c, tile), _tiles(c, tile, element)
     result = f", {needed:,} B with the result" if needed > tiles else ""
     return f"({bm} + {bn})*{bk}*{element}*{copies} = {tiles:,} B of shared memory{result}"
 
@@ -242,11 +250,16 @@ def candidates(c: Card, w: Workload, launch: tuple[int, int] | None = None) -> l
             warps = launch[0] if launch else max(64, bn) // c.warp_size
             if c.architecture == "hopper" and bm >= 64 and warps < 4:
                 continue
-            for run, stages in product(ROW_BYTES, depths):
+            for run, stages in product(row_bytes(c), depths):
                 tile = Tile(bm, bn, run // w.element, g, warps, stages)
                 if buffers(c, bm, warps, stages) <= MOST_BUFFERS and not refusal(c, tile, w.element):
                     found.append(tile)
     return found
+
+
+def row_bytes(c: Card) -> tuple[int, ...]:
+    """Bytes of a tile's row to look at. Longer runs spill where operands are widened (vllm #47019, V100)."""
+    return ROW_BYTES if pipelines(c) else ROW_BYTES[:1]
 
 
 def _depths(c: Card) -> tuple[int, ...]:
@@ -306,6 +319,10 @@ def explain(c: Card, w: Workload, choice: Choice) -> list[str]:
         f"{c.memory_bandwidth:g} GB/s / {c.sm_count} x {c.memory_latency:g} ns = {bytes_to_fill(c):,.0f} B "
         "keep the memory busy",
     ]
+    if not pipelines(c):
+        steps.append(
+            f"K steps of {row_bytes(c)[-1] // w.element}: longer ones spill, operands widened to fp32"
+        )
     for name, (columns, depth, _), found in zip(("first", "second"), w.gemms, choice.costs, strict=True):
         steps.append(
             f"{name} GEMM ({columns:,} columns, K {depth:,}, {-(-depth // bk)} K steps): {found.real:,.0f} "

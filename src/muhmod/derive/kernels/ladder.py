@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from muhmod.derive.kernels.card import Card, pipelines
-from muhmod.derive.kernels.fused_moe import Tile, refusal
+from muhmod.derive.kernels.fused_moe import Tile, refusal, row_bytes
 from muhmod.errors import LimitError
 from muhmod.model import LADDER_KEYS, Spelling
 
@@ -67,6 +67,7 @@ def _legal(c: Card, shape: tuple[int, int, int, int], element: int) -> Tile:
     """The wanted tile with as many stages, then columns, then depth as fit the card."""
     bm, columns, depth, most = shape
     deepest = (2 if c.architecture == "cdna3" else most) if pipelines(c) else 1
+    depth = min(depth, row_bytes(c)[-1] // 2)
     while depth >= 16:
         bn = columns
         while bn >= 32:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from muhmod.model import Found, Reach, Slot, Step
 from muhmod.reach.living import Dead, Living
-from muhmod.reach.trace import Loose, Sink, Tracer
+from muhmod.reach.trace import Findings, Left, Loose, Sink, Tracer
 from muhmod.reach.value import Function, Marks, Trail, joined
 from muhmod.reach.world import World
 from muhmod.rulebook import Platform
@@ -42,6 +42,7 @@ class Reaches:
         self.tracer = Tracer(self.world)
         self.living = Living(self.world, self.tracer)
         self._known: dict[Asked, Reach] = {}
+        self._onward: dict[tuple[Left, ...], Findings] = {}
 
     def slot(self, file: str, slot: Slot) -> Reach:
         """The verdict on one slot."""
@@ -70,7 +71,7 @@ class Reaches:
         dead = self.living.place(asked.file, node)
         self.tracer.begin({id(node): (origin,)})
         self._start(asked.file, node)
-        self._spread()
+        self._go_on()
         return self._verdict(origin, dead, self._statement_of(asked.file, node))
 
     def _statement_of(self, file: str, node: ast.AST) -> range:
@@ -127,6 +128,23 @@ class Reaches:
             if set(after) != set(before):
                 self.tracer.returns[function] = after
                 self.tracer.new.append(("returns", function))
+
+    def _go_on(self) -> None:
+        """Follow what has left the function; once for all slots whose values leave in the same places."""
+        left = self.tracer.left()
+        if self.tracer.sinks or not left:
+            self._spread()
+            return
+        places = (*left,)
+        known = self._onward.get(places)
+        if known is None:
+            before = self.tracer.found()
+            self.tracer.resume(places)
+            self._spread()
+            known = self._onward[places] = self.tracer.found()
+            self.tracer.begin({})
+            self.tracer.add(before)
+        self.tracer.add(known.after([*left.values()]))
 
     def _spread(self) -> None:
         """Run all that read what a function returns, a module's name, or an attribute, until nothing is new."""

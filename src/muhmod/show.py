@@ -55,9 +55,11 @@ def _values(row: SiteReport) -> list[str]:
     lines = [row.reason] if row.reason else []
     changed = [slot for slot in row.slots if slot.old != slot.new]
     if any(slot.name.startswith("configs") for slot in row.slots):
-        lines += _list_values(row)
+        lines += _list_values(row) if row.state != "held" else []
     elif row.state != "skipped":
-        lines += [f"{_name(s)} {s.old} -> {s.new or 'removed'}{_why(s)}" for s in changed]
+        lines += [f"{_name(s)} {s.old} -> {s.new or 'removed'}{_why(s)}{_mark(s)}" for s in changed]
+        if row.state != "held":
+            lines += [f"{_name(s)} {s.old}: {s.note}" for s in row.slots if s.note.startswith("held: ")]
         same = [s for s in row.slots if s.old == s.new and s.derived is not None]
         lines += [f"{_name(s)} {s.old}{_why(s)}" for s in same]
         over = [s for s in row.slots if s.note.startswith("overwritten")]
@@ -82,7 +84,12 @@ def _list_values(row: SiteReport) -> list[str]:
     total = f"{len(gone) + len(stays)} -> {len(stays) + len(new)} configs"
     parts = [f"{len(gone) - len(slower)} cannot run (limit)"] if len(gone) > len(slower) or not slower else []
     parts += [f"{len(slower)} slower (heuristic)"] if slower else []
-    return [f"{total}: {', '.join(parts)}, {len(stays)} stay, {len(new)} added (heuristic)"]
+    said = f"{total}: {', '.join(parts)}, {len(stays)} stay, {len(new)} added (heuristic)"
+    return [said + _mark((gone or new)[0])]
+
+
+def _mark(slot: SlotReport) -> str:
+    return f"  {slot.mark}" if slot.mark else ""
 
 
 def _why(slot: SlotReport) -> str:
@@ -131,7 +138,17 @@ def _slot_steps(out: Console, slot: SlotReport, before: tuple[str, ...]) -> tupl
         _line(out, f"    {number}. {step}")
     for warning in slot.derived.warnings if slot.derived else ():
         _line(out, f"    warning: {warning}")
+    if slot.reach is not None:
+        _line(out, f"    {slot.mark if slot.reach.verdict != 'reaches' else f'reaches: {slot.reach.why}'}")
+        way(out, slot.reach)
     return steps[:-1] if len(steps) > 1 and slot.name.startswith("configs[+") else ()
+
+
+def way(out: Console, reach: Reach) -> None:
+    """A value's way as a tree: each place below the one that it came from."""
+    for depth, step in enumerate(reach.path):
+        branch = f"{'   ' * min(depth - 1, 11)}└─ " if depth else ""
+        _line(out, f"      {branch}{step.file}:{step.line}  {step.does}")
 
 
 def fact_lines(facts: Iterable[Fact]) -> list[str]:
@@ -203,8 +220,8 @@ def reached(out: Console, rows: Iterable[tuple[Found, tuple[Reach, ...]]], verbo
         for slot, one in zip(site.slots, verdicts, strict=True):
             style = {"reaches": "green", "unknown": "yellow"}.get(one.verdict, "red")
             _line(out, f"  {slot.name} (line {slot.line}): {one.verdict}: {one.why}", style=style)
-            for depth, step in enumerate(one.path if verbose else ()):
-                _line(out, f"    {'  ' * min(depth, 12)}{step.file}:{step.line}  {step.does}")
+            if verbose:
+                way(out, one)
 
 
 def what_if(out: Console, outcomes: Sequence[Outcome]) -> None:

@@ -31,16 +31,17 @@ def reach_(trees: tuple[str, ...], **given: Any) -> int:
     ignored = {catalog.check(name) for name in options.ignore}
     chosen = tuple(name for name in options.select or catalog.names() if name not in ignored)
     platform = _platform(settings, given["platform"])
+    packages = settings.pack().packages if settings.get("rules", "rules") else tree.PACKAGES
     out = Out(settings)
     reports, code = [], 0
     for word in settings.trees(trees):
-        of = tree.locate(word, tree.PACKAGES)
+        of = tree.locate(word, packages)
         found, faults = engine.sites(of, chosen)
         for fault in faults:
             say(fault.message, "error")
         code = max([code, *(fault.code for fault in faults)])
-        asked = Reaches(Reading(of, tree.PACKAGES), platform)
-        rows = [(one, asked.site(one)) for one in found]
+        with Reaches(Reading(of, packages), platform).remembered() as asked:
+            rows = [(one, asked.site(one)) for one in found]
         if settings.format() == "json":
             reports.append(report.reached(of.name, platform.name, rows, code, [f.message for f in faults]))
         else:
@@ -59,12 +60,9 @@ def _platform(settings: Settings, named: str | None) -> Platform:
     """The platform that is asked for, or that of the pack's hardware; without either nothing is declared."""
     from muhmod import rulebook
 
-    if not settings.get("rules", "rules"):
-        return rulebook.platform(named) if named else rulebook.Platform()
-    pack = settings.pack()
-    word = named or str(pack.facts.resolve("platform").value)
-    capability = pack.facts.get("compute_capability")
-    return rulebook.platform(word, pack.modules, capability if isinstance(capability, int) else 0)
+    if settings.get("rules", "rules"):
+        return rulebook.platform_of(settings.pack(), named or "")
+    return rulebook.platform(named) if named else rulebook.Platform()
 
 
 def _counts(rows: list[tuple[Found, tuple[Reach, ...]]]) -> str:

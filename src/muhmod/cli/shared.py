@@ -70,6 +70,7 @@ def output(*formats: str) -> Callable[[Any], Any]:
 
 SOME_FORMATS = ("text", "json", "github")
 OUTPUT = output(*SOME_FORMATS)
+LIVE = _option("--live-only", is_flag=True, help="Set only what is shown to reach a kernel; hold the rest.")
 LOCK = _option("--lock", "lock_path", metavar="FILE", help="The lock, if not beside TREE.")
 DIRTY = _options(
     _option("--allow-dirty", is_flag=True, default=None, help="Write files that have uncommitted changes."),
@@ -119,6 +120,7 @@ class Settings:
         return Options(
             select=words(self.get("select", "select", ())),
             ignore=words(self.get("ignore", "ignore", ())),
+            live_only=bool(self.get("live_only", "live-only", False)),
         )
 
     def lock(self) -> Path | None:

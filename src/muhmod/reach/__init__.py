@@ -8,12 +8,14 @@ a branch, import or call that is excluded, or since nobody takes it further. `un
 from __future__ import annotations
 
 import ast
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from muhmod.model import Found, Reach, Slot, Step
+from muhmod.reach import cache
 from muhmod.reach.living import Dead, Living
 from muhmod.reach.trace import Findings, Left, Loose, Sink, Tracer
-from muhmod.reach.value import Function, Marks, Trail, joined
+from muhmod.reach.value import Asked, Function, Marks, Trail, joined
 from muhmod.reach.world import World
 from muhmod.rulebook import Platform
 from muhmod.search import Reading
@@ -24,16 +26,6 @@ _MOST_READERS = 400
 _ENOUGH_RUNS = 150
 
 
-class Asked(NamedTuple):
-    """A slot's place in a tree: file, and chars of its text."""
-
-    file: str
-    start: int
-    end: int
-    line: int
-    text: str
-
-
 class Reaches:
     """Answers for the slots of one tree on one platform."""
 
@@ -42,17 +34,28 @@ class Reaches:
         self.tracer = Tracer(self.world)
         self.living = Living(self.world, self.tracer)
         self._known: dict[Asked, Reach] = {}
+        self._is_new = False
         self._onward: dict[tuple[Left, ...], Findings] = {}
 
     def slot(self, file: str, slot: Slot) -> Reach:
         """The verdict on one slot."""
         asked = Asked(file, slot.start, slot.end, slot.line, slot.text)
         if asked not in self._known:
+            self._is_new = True
             try:
                 self._known[asked] = self._slot(asked)
             except RecursionError:
                 self._known[asked] = Reach("unknown", "the code is nested too deeply to be followed")
         return self._known[asked]
+
+    @contextmanager
+    def remembered(self) -> Iterator[Reaches]:
+        """With the verdicts of earlier runs on the same tree, keeping those of this one."""
+        place = cache.path(self.world.reading, self.world.platform)
+        self._known, self._is_new = cache.load(place), False
+        yield self
+        if self._is_new:
+            cache.save(place, self._known)
 
     def site(self, found: Found) -> tuple[Reach, ...]:
         """The verdicts on a site's slots, in their order."""

@@ -197,6 +197,22 @@ class GuardResult(NamedTuple):
     evidence: str
 
 
+class Step(NamedTuple):
+    """One place on a value's way: file relative to the tree, 1-based line, what happens there."""
+
+    file: str
+    line: int
+    does: str
+
+
+class Reach(NamedTuple):
+    """Whether a slot's value arrives at a kernel: the verdict, in a sentence why, and the way as far as it goes."""
+
+    verdict: str  # "reaches", "overridden", "stopped" or "unknown"
+    why: str
+    path: tuple[Step, ...] = ()
+
+
 class SlotReport(NamedTuple):
     """What becomes of one slot. `new` equals `old` where nothing changes; `note` says why.
 

@@ -40,6 +40,7 @@ class Launch(NamedTuple):
     values: tuple[tuple[str, str], ...] = ()
     options: tuple[tuple[str, str], ...] = ()
     through: str = ""
+    end_line: int = 0
 
 
 class Kernel(NamedTuple):
@@ -116,7 +117,9 @@ class Kernels:
             scope = path.rpartition(".")[0] or MODULE_SCOPE
             marks = [(d, scope) for d in node.decorator_list] + wrapped.get(f"{module.name}.{path}", [])
             if self._under(module, marks, "jit") is not None:
-                sets = (self._under(module, marks, what) or frozenset() for what in ("heuristics", "autotune"))
+                sets = (
+                    self._under(module, marks, what) or frozenset() for what in ("heuristics", "autotune")
+                )
                 yield _Jitted(module, node, path, *sets)
 
     def _under(self, module: Names, marks: list[tuple[ast.expr, str]], what: str) -> frozenset[str] | None:
@@ -237,9 +240,7 @@ class Kernels:
         plain = not any(isinstance(arg, ast.Starred) for arg in call.args)
         return call.args[place] if plain and 0 <= place < len(call.args) else None
 
-    def _launch(
-        self, kernel: str, module: Names, call: ast.Call, scope: str, callee: ast.expr
-    ) -> Launch:
+    def _launch(self, kernel: str, module: Names, call: ast.Call, scope: str, callee: ast.expr) -> Launch:
         one = self.found[kernel]
         given = _given(call, one.node)
         if callee is not call.func:
@@ -248,11 +249,16 @@ class Kernels:
                     given = {**{k.arg: short(k.value) for k in inner.keywords if k.arg}, **given}
         values = [(p.name, given.get(p.name) or _unsaid(p, one, call)) for p in constexprs(one.node)]
         options = [(name, given[name]) for name in OPTIONS if name in given]
-        return Launch(module.file, call.lineno, scope, tuple(values), tuple(options))
+        end = call.end_lineno or call.lineno
+        return Launch(module.file, call.lineno, scope, tuple(values), tuple(options), "", end)
 
     def _kernel(self, one: _Jitted, launches: set[Launch], callers: set[str]) -> Kernel:
         tuned = [*(["triton.autotune"] if one.autotuned else [])]
-        tuned += [f"triton.heuristics: {', '.join(sorted(one.heuristics - {'heuristics'}))}"] if one.heuristics else []
+        tuned += (
+            [f"triton.heuristics: {', '.join(sorted(one.heuristics - {'heuristics'}))}"]
+            if one.heuristics
+            else []
+        )
         mentions = () if launches or callers else tuple(self._mentions(one))
         return Kernel(
             one.of.file, one.node.lineno, one.node.end_lineno or one.node.lineno, one.path,

@@ -1,23 +1,24 @@
-"""The injection-point map of a tree: tuning sites, wrappers of precompiled calls, Triton kernels, what is missing.
+"""The map of a tree's injection points: tuning sites, calls of precompiled modules, kernels, what is missing.
 
-Priority of a site, by what is known of its values: P0, one reaches a kernel; P1, one may (its reach is unknown
-or was not computed); P2, none does: stopped, overridden or overwritten on every path. Within one priority: what
-a kernel is launched with, then what chooses among kernels, then limits and flags (`_KINDS`); then by place.
+Priority of a site, by what is known of its values: P0, one reaches a kernel; P1, one may (its reach is
+unknown or was not computed); P2, none does: stopped, overridden or overwritten on every path. Within one
+priority: what a kernel is launched with, then what chooses among kernels, then limits and flags (`_KINDS`);
+then by place.
 """
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from muhmod import engine, tree
 from muhmod.engine import Options
 from muhmod.errors import FileError, MuhmodError
-from muhmod.launches import NEEDLES, Kernel, Kernels
+from muhmod.launches import NEEDLES, Constexpr, Kernel, Kernels
+from muhmod.markdown import text
+from muhmod.missing import Absent, imports
 from muhmod.model import Found, Reach, Slot
-from muhmod.names import Index, import_lines
+from muhmod.names import Index
 from muhmod.rulebook import Pack
 from muhmod.search import Reading
 from muhmod.tree import Tree
@@ -29,10 +30,6 @@ Reached = Callable[[Found, Slot], Reach | None]
 
 _KINDS = ("prefill-tile", "moe-config", "autotune-configs", "v1-override", "shared-memory", "partition-size",
           "q-chunk", "triton-flag")  # fmt: skip
-_OWN_IMPORT = re.compile(rb"[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import\b(.*)|import[ \t]+(.+))", re.DOTALL)
-_WORD = re.compile(rb"\w+")
-_EXTENSION = re.compile(r"_(?:\w*_)?C(?:_\w+)?")
-_BUILT = {"_version", "commit_id", "vllm_flash_attn"}
 
 
 class Value(NamedTuple):
@@ -61,16 +58,6 @@ class Point(NamedTuple):
     site: Found
     values: tuple[Value, ...]
     priority: int
-
-
-class Absent(NamedTuple):
-    """What ought to be there by the tree's imports or by the rules: its name, why, and who says so."""
-
-    kind: str  # "import" or "rule"
-    name: str
-    file: str
-    why: str
-    places: tuple[tuple[str, int], ...] = ()
 
 
 class Map(NamedTuple):
@@ -116,7 +103,7 @@ def chart(
     kernels = Kernels(index)
     index.grow(lambda names: kernels.is_kernel(names) or any(map(compiled.is_compiled, names)))
     calls, stubs = wrappers(index, compiled, _fed(found))
-    absent = [*_imports(index), *(_rules(of, pack) if pack else ())]
+    absent = [*imports(index), *(_rules(of, pack) if pack else ())]
     unread = {str(fault): fault for fault in (*faults, *index.faults.values())}
     return Map(
         of.name, points(found, reached), calls, stubs, kernels.kernels(), tuple(sorted(absent)),
@@ -125,7 +112,7 @@ def chart(
 
 
 def _matters(index: Index, compiled: Compiled, file: str) -> bool:
-    """Whether a file may define a kernel, or name something precompiled; its fault is kept if it cannot be read."""
+    """Whether a file may define a kernel or name something precompiled; if it cannot be read, that is kept."""
     try:
         data = index.reading.data(file)
     except FileError as error:
@@ -171,120 +158,6 @@ def _order(point: Point) -> tuple[int, int, str, int, str]:
     return point.priority, kind, site.file, site.line, site.scope
 
 
-# What is missing ------------------------------------------------------------------------------
-
-
-def _imports(index: Index) -> Iterator[Absent]:
-    """The modules of the tree's own package that are imported and are not there."""
-    missing: dict[str, list[tuple[str, int, str]]] = {}
-    for file in index.reading.files:
-        try:
-            data = index.reading.data(file)
-        except FileError:
-            continue
-        if _may_miss(index, file, data):
-            for name, line, guard in _missing(index, file):
-                missing.setdefault(name, []).append((file, line, guard))
-    for name, rows in missing.items():
-        guards = {guard for _, _, guard in rows}
-        guarded = f"; each import stands {' or '.join(sorted(guards))}" if "" not in guards else ""
-        file = "/".join(name.split(".")[1:]) + ".py"
-        places = tuple(sorted({(importer, line) for importer, line, _ in rows}))
-        yield Absent("import", name, file, f"{_built(name)}{guarded}", places)
-
-
-def _built(name: str) -> str:
-    last = name.rpartition(".")[2]
-    if _EXTENSION.fullmatch(last):
-        return "no such module in the tree; by its name an extension that is built"
-    if last in _BUILT:
-        return "no such module in the tree; it is written when the package is built"
-    return "imported, and no such module in the tree"
-
-
-def _may_miss(index: Index, file: str, data: bytes) -> bool:
-    """Whether the text of a file's imports names a module of the package that is not there."""
-    for line in import_lines(data).split(b"\0"):
-        match = _OWN_IMPORT.match(line)
-        if match is None:
-            continue
-        bases = [match[1]] if match[1] else [part.split()[0] for part in match[3].split(b",") if part.split()]
-        for base in bases:
-            name = _absolute(index, file, base.decode("ascii", "replace"))
-            words = [word.decode() for word in _WORD.findall(match[2] or b"")] if match[1] else []
-            if any(True for _ in _gone(index, name, words)):
-                return True
-    return False
-
-
-def _absolute(index: Index, file: str, base: str) -> str:
-    name = base.lstrip(".")
-    level = len(base) - len(name)
-    if not level:
-        return index.own(name)
-    folders = [index.top, *file.split("/")[:-1]]
-    return ".".join([*folders[: len(folders) - level + 1], *filter(None, [name])])
-
-
-def _gone(index: Index, name: str, names: Sequence[str]) -> Iterator[str]:
-    """Which of a module of the package, and the modules imported from it by name, are not in the tree."""
-    top, _, inner = name.partition(".")
-    if top != index.top:
-        return
-    if not index.exists(inner):
-        yield name
-        return
-    words = index.package_words(inner)
-    if words is None or b"__getattr__" in words or b"*" in words:
-        return
-    for one in names:
-        if one.isidentifier() and one.encode() not in words and not index.exists(f"{inner}.{one}".lstrip(".")):
-            yield f"{name}.{one}"
-
-
-def _missing(index: Index, file: str) -> Iterator[tuple[str, int, str]]:
-    """(module, line, what guards the import) of each import of a file that leads nowhere."""
-    try:
-        parsed = index.reading.source(file).module.tree
-    except FileError as error:
-        index.faults.setdefault(file, error)
-        return
-    for node, guard in _guarded(parsed, ""):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                for name in _gone(index, index.own(alias.name), ()):
-                    yield name, node.lineno, guard
-        elif isinstance(node, ast.ImportFrom):
-            base = _absolute(index, file, "." * node.level + (node.module or ""))
-            for name in _gone(index, base, [alias.name for alias in node.names]):
-                yield name, node.lineno, guard
-
-
-def _guarded(node: ast.AST, guard: str) -> Iterator[tuple[ast.stmt, str]]:
-    """Every import statement, with what it stands under that lets it fail or never run."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.Import, ast.ImportFrom)):
-            yield child, guard
-        elif isinstance(child, ast.Try):
-            for statement in child.body:
-                inside = guard or "in a try"
-                if isinstance(statement, (ast.Import, ast.ImportFrom)):
-                    yield statement, inside
-                else:
-                    yield from _guarded(statement, inside)
-            rest = ast.Module([*child.orelse, *child.finalbody], [])
-            handlers = ast.Module([s for handler in child.handlers for s in handler.body], [])
-            yield from _guarded(rest, guard)
-            yield from _guarded(handlers, guard)
-        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            yield from _guarded(ast.Module(child.body, []), guard or "under TYPE_CHECKING")
-            yield from _guarded(ast.Module(child.orelse, []), guard)
-        elif isinstance(child, (ast.With, ast.AsyncWith)) and "suppress" in ast.unparse(child.items[0]):
-            yield from _guarded(ast.Module(child.body, []), guard or "in a suppress")
-        elif not isinstance(child, ast.expr):
-            yield from _guarded(child, guard)
-
-
 def _rules(of: Tree, pack: Pack) -> Iterator[Absent]:
     """The places that a rule of the pack names and that the tree does not have."""
     try:
@@ -298,6 +171,117 @@ def _rules(of: Tree, pack: Pack) -> Iterator[Absent]:
         if row.state in ("lost", "absent"):
             nearest = f"; nearest: {row.candidates[0]}" if row.candidates else ""
             yield Absent("rule", name, "", f"{row.state}: {row.reason or scopes.get(name, '')}{nearest}")
+
+
+# For people -----------------------------------------------------------------------------------
+
+
+class Table(NamedTuple):
+    """One part of the map as text: a title that counts, and rows of cells; a cell may hold several lines."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables(of: Map, *, verbose: bool = False) -> list[Table]:
+    """The map as tables; `verbose`: every entry of an autotune list, every argument."""
+    rows = [
+        (
+            f"P{p.priority}",
+            p.site.site,
+            f"{p.site.file}:{p.site.line}\n{p.site.scope}",
+            "\n".join(_values(p, verbose)),
+        )
+        for p in of.points
+    ]
+    calls = [(_at(w), w.scope, f"{w.calls}{_as(w, verbose)}", _arguments(w, verbose)) for w in of.wrappers]
+    kernels = [
+        (_at(k), k.scope, " ".join(_constexpr(c) for c in k.constexprs), _launchers(k)) for k in of.kernels
+    ]
+    missing = [(one.kind, one.name, one.why, _places(one)) for one in of.absent]
+    what = "" if of.has_reach else " (reach not computed)"
+    return [
+        Table(f"{len(rows)} tuning sites{what}", ("", "site", "place", "values"), tuple(rows)),
+        Table(f"{len(calls)} calls into precompiled modules", ("place", "in", "calls", "tunable"),
+              tuple(calls)),
+        Table(f"{len(of.stubs)} wrappers beside them only raise", ("place", "wrapper"),
+              tuple((_at(stub), stub.scope) for stub in of.stubs)),
+        Table(f"{len(kernels)} Triton kernels", ("place", "kernel", "constexpr", "who launches it"),
+              tuple(kernels)),
+        Table(f"{len(missing)} missing", ("by", "name", "why", "where"), tuple(missing)),
+    ]  # fmt: skip
+
+
+def _at(one: Wrapper | Kernel | Stub) -> str:
+    return f"{one.file}:{one.line}"
+
+
+def _values(point: Point, verbose: bool) -> Iterator[str]:
+    entries = [value for value in point.values if value.slot.name.startswith("configs[")]
+    if entries and not verbose:
+        verdicts = sorted({value.verdict for value in entries} - {""})
+        yield f"{len(entries)} configs{_verdict(verdicts)}"
+    for value in point.values:
+        if value.slot.name == "configs" and entries:
+            continue
+        if value not in entries or verbose:
+            name = f"{value.slot.name} ({value.slot.bound})" if value.slot.bound else value.slot.name
+            text = value.text if len(value.text) <= 60 else f"{value.text[:59]}…"
+            yield f"{name} {text}{_verdict([value.verdict] if value.verdict else [])}"
+    if point.site.problem:
+        yield f"unrewritable: {point.site.problem}"
+
+
+def _verdict(verdicts: Sequence[str]) -> str:
+    return f"  [{', '.join(verdicts)}]" if verdicts else ""
+
+
+def _as(wrapper: Wrapper, verbose: bool) -> str:
+    """What becomes of the callee where it is not called; `verbose`: and its full name."""
+    how = "" if wrapper.how == "calls" else f" ({wrapper.how})"
+    return f"{how}\n= {wrapper.target}" if verbose and wrapper.target != wrapper.calls else how
+
+
+def _arguments(wrapper: Wrapper, verbose: bool) -> str:
+    lines = [
+        f"{f'{a.name}=' if a.name else ''}{a.text}{f'  ({a.tunable})' if a.tunable else ''}"
+        for a in (wrapper.arguments if verbose else wrapper.tunable)
+    ]
+    return "\n".join(lines)
+
+
+def _constexpr(one: Constexpr) -> str:
+    return f"{one.name}={one.default}" if one.default else one.name
+
+
+def _launchers(kernel: Kernel) -> str:
+    lines = [kernel.status, *([kernel.tuned] if kernel.tuned else [])]
+    for one in kernel.launches:
+        given = " ".join(f"{name}={text}" for name, text in (*one.values, *one.options))
+        through = f", {one.through}" if one.through else ""
+        lines.append(f"{one.file}:{one.line} in {one.scope}{through}: {given}")
+    lines += [f"called by {', '.join(kernel.callers)}"] if kernel.callers and not kernel.launches else []
+    return "\n".join([*lines, *(f"read at {place}" for place in kernel.mentions)])
+
+
+def _places(one: Absent) -> str:
+    return "\n".join(f"{file}:{line}" for file, line in one.places)
+
+
+def markdown(of: Map) -> Iterator[str]:
+    """The map as Markdown, line by line."""
+    yield f"# Injection points of {text(of.tree)}"
+    for table in tables(of):
+        yield f"\n## {text(table.title)}\n"
+        if table.rows:
+            yield f"| {' | '.join(table.columns)} |"
+            yield f"|{'---|' * len(table.columns)}"
+        for row in table.rows:
+            yield f"| {' | '.join('<br>'.join(text(line) for line in cell.split(chr(10))) for cell in row)} |"
+    if of.faults:
+        yield "\n## Not read\n"
+        yield from (f"- {text(fault.message)}" for fault in of.faults)
 
 
 # For programs ---------------------------------------------------------------------------------
@@ -327,16 +311,18 @@ def document(of: Map) -> dict[str, Any]:
 def _point(point: Point) -> dict[str, Any]:
     site = point.site
     out: dict[str, Any] = {
-        "site": site.site, "file": site.file, "scope": site.scope, "line": site.line, "end_line": site.end_line,
-        "form": site.form, "priority": point.priority, "slots": [_value(value) for value in point.values],
+        "site": site.site, "file": site.file, "scope": site.scope, "line": site.line,
+        "end_line": site.end_line, "form": site.form, "priority": point.priority, "slots": [_value(value) for value in point.values],
     }  # fmt: skip
     return out | ({"state": "unrewritable", "reason": site.problem} if site.problem else {})
 
 
 def _value(value: Value) -> dict[str, Any]:
     slot, reach = value.slot, value.reach
-    out: dict[str, Any] = {"name": slot.name, "line": slot.line, "column": slot.column, "end_line": slot.end_line,
-                           "end_column": slot.end_column, "value": value.text}  # fmt: skip
+    out: dict[str, Any] = {
+        "name": slot.name, "line": slot.line, "column": slot.column, "end_line": slot.end_line,
+        "end_column": slot.end_column, "value": value.text,
+    }  # fmt: skip
     if slot.bound:
         out["bound"] = slot.bound
     if slot.reason:
@@ -362,8 +348,8 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
         **({"tuned": kernel.tuned} if kernel.tuned else {}),
         "status": kernel.status,
         "launches": [
-            {"file": one.file, "line": one.line, "scope": one.scope, "values": dict(one.values),
-             "options": dict(one.options)} | ({"through": one.through} if one.through else {})
+            {"file": one.file, "line": one.line, "end_line": one.end_line, "scope": one.scope,
+             "values": dict(one.values), "options": dict(one.options)} | ({"through": one.through} if one.through else {})
             for one in kernel.launches
         ],
         "callers": list(kernel.callers),

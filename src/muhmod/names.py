@@ -136,11 +136,14 @@ class Names:
                 self._bind(scope, name, value)
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr), _:
                 self._bind(self._class_of(scope), attr, value)
-            case (ast.Tuple(elts=targets) | ast.List(elts=targets)), (ast.Tuple(elts=values) | ast.List(elts=values)):
+            case (
+                (ast.Tuple(elts=targets) | ast.List(elts=targets)),
+                (ast.Tuple(elts=values) | ast.List(elts=values)),
+            ):
                 if len(targets) == len(values):
                     for one, other in zip(targets, values, strict=True):
                         self._assign(one, other, scope)
-            case (ast.Tuple(elts=targets) | ast.List(elts=targets)), _:
+            case ((ast.Tuple(elts=targets) | ast.List(elts=targets)), _):
                 for one in targets:
                     self._assign(one, value, scope)
 
@@ -179,7 +182,9 @@ class Names:
         match node:
             case ast.Name(id=name):
                 return self._of_name(name, scope, loose)
-            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr) if self._class_of(scope) != scope:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr) if (
+                self._class_of(scope) != scope
+            ):
                 return self._of_attribute(attr, self._class_of(scope), loose)
             case ast.Attribute(value=value, attr=attr):
                 return {f"{name}.{attr}" for name in self.meanings(value, scope, loose=loose)}
@@ -290,7 +295,9 @@ class Index:
         if os.path.isdir(path) or os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}.so"):
             return True
         folder, name = os.path.split(path)
-        return any(one.startswith(f"{name}.") and one.endswith((".so", ".pyd")) for one in self.listed(folder))
+        return any(
+            one.startswith(f"{name}.") and one.endswith((".so", ".pyd")) for one in self.listed(folder)
+        )
 
     def _package_words(self, module: str) -> frozenset[bytes] | None:
         """The words of a folder's `__init__.py`, none without one; None where the module is a file."""
@@ -367,9 +374,7 @@ class Index:
                 return True
             data = self.reading.data(file)
             for around, name in names:
-                if stem + b"." + name in data or (
-                    b"as" in words and around in words and b"." + name in data
-                ):
+                if stem + b"." + name in data or (b"as" in words and around in words and b"." + name in data):
                     return True
         return False
 
@@ -386,4 +391,3 @@ def _listed(folder: str) -> tuple[str, ...]:
 def import_lines(data: bytes) -> bytes:
     """All that looks like an import statement: enough to tell which files can name another's names."""
     return b"\0".join(match[0] for match in _IMPORTS.finditer(data))
-

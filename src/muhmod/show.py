@@ -268,6 +268,18 @@ def listing(out: Console, rows: Sequence[tuple[str, str, str]]) -> None:
     out.print(grid)
 
 
+def titled(out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """One table of `muhmod map`: what it counts, then its rows."""
+    _line(out, title, style="bold")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        grid.add_column(name, overflow="fold", no_wrap=name in ("", "site"))
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    if grid.rows:
+        out.print(grid)
+
+
 def patch(out: Console, data: str) -> None:
     """A diff, coloured on a terminal."""
     styles = {"+": "green", "-": "red", "@": "cyan"}

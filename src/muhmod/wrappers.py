@@ -26,19 +26,31 @@ COMPILED = frozenset({
     "ixformer", "flash_attn", "flash_attn_interface", "flash_attn_2_cuda", "vllm_flash_attn", "xformers",
     "flashinfer", "flash_mla", "deep_gemm", "deep_ep", "pplx_kernels", "sgl_kernel", "aiter", "awq_ext",
     "exllamav2_ext", "causal_conv1d", "causal_conv1d_cuda", "mamba_ssm", "selective_scan_cuda",
-    "intel_extension_for_pytorch", "torch_npu", "habana_frameworks", "bitsandbytes", "fast_hadamard_transform",
-    "vllm_hpu_extension",
+    "intel_extension_for_pytorch", "torch_npu", "habana_frameworks", "bitsandbytes",
+    "fast_hadamard_transform", "vllm_hpu_extension",
 })  # fmt: skip
 # What packs name in `modules` though its kernels are written in the tree, or are torch's own.
 _OPEN = frozenset({"torch", "triton", "numpy"})
 # Namespaces of torch.ops that are torch's own, or hold no operation.
-_TORCH = frozenset({"aten", "prim", "prims", "higher_order", "c10d", "_c10d_functional", "rngprims", "inductor",
-                    "load_library", "loaded_libraries", "import_module"})  # fmt: skip
+_TORCH = frozenset({"aten", "prim", "prims", "higher_order", "c10d", "_c10d_functional", "rngprims",
+                    "inductor", "load_library", "loaded_libraries", "import_module"})  # fmt: skip
 _EXTENSION = re.compile(r"_(?:\w*_)?C(?:_\w+)?|vllm_flash_attn")
 _EXTENSION_WORD = re.compile(_EXTENSION.pattern.encode()).fullmatch
 _REGISTERS = (b"custom_op(", b".define(")
 # Calls that look at an operation and hand nothing on.
-_LOOKS = {"hasattr", "getattr", "setattr", "isinstance", "issubclass", "callable", "print", "str", "repr", "id", "type"}
+_LOOKS = {
+    "hasattr",
+    "getattr",
+    "setattr",
+    "isinstance",
+    "issubclass",
+    "callable",
+    "print",
+    "str",
+    "repr",
+    "id",
+    "type",
+}
 _TUNED = re.compile(
     r"block|block_?size\w*|block_[mnkqd]|block_(?:dim|model)\w*|\w*num_warps|\w*num_stages|\w*partition(?:_size)?|"
     r"\w*tiles?(?:_\w+)?|\w*chunk(?:_size|s)?|q_chunk\w*|(?:num_)?splits?|split_k\w*|\w*num_splits|group_size\w*|"
@@ -92,7 +104,7 @@ class Compiled:
         self._words = {name.encode() for name in self.packages}
 
     def wanted(self, data: bytes, imported: frozenset[bytes]) -> bool:
-        """Whether a file may name something precompiled or register it, by its bytes and its imports' words."""
+        """Whether a file may name something precompiled, or register it: by its bytes, its imports' words."""
         if b"torch.ops" in data or {b"torch", b"ops"} <= imported or any(word in data for word in _REGISTERS):
             return True
         return not self._words.isdisjoint(imported) or any(map(_EXTENSION_WORD, imported))
@@ -126,7 +138,7 @@ class Compiled:
 
 
 def _registered(call: ast.Call) -> Iterator[str]:
-    """The operation that a call registers: `direct_register_custom_op("x", …)`, `custom_op("ns::x")`, `define`."""
+    """The operation that a call registers: `…custom_op("x", …)`, `custom_op("ns::x")`, `define("x(…)")`."""
     callee = dotted(call.func).rpartition(".")[2]
     if "custom_op" not in callee and callee != "define":
         return
@@ -178,11 +190,16 @@ def _wrapper(
 def _is_module(module: Names, target: str) -> bool:
     """Whether the file reads attributes of what it imports under that name: then it is no function."""
     local = target.rpartition(".")[2]
-    return any(
-        isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and target in module.meanings(node.value, scope)
-        for reads in module.reads.values()
-        for node, scope in reads
-    ) or not local
+    return (
+        any(
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and target in module.meanings(node.value, scope)
+            for reads in module.reads.values()
+            for node, scope in reads
+        )
+        or not local
+    )
 
 
 def _made(
@@ -198,7 +215,9 @@ def _made(
     pairs = [("", value) for value in values] + [(k.arg or "**", k.value) for k in call.keywords]
     skipped = calls if how == "hands on" else None
     arguments = tuple(
-        Argument(name, short(value), _why(name, value, own)) for name, value in pairs if short(value) != skipped
+        Argument(name, short(value), _why(name, value, own))
+        for name, value in pairs
+        if short(value) != skipped
     )
     return Wrapper(module.file, call.lineno, scope, calls, target, how, arguments)
 
@@ -214,7 +233,9 @@ def _why(name: str, value: ast.expr, own: Mapping[str, str]) -> str:
                 return f"set by {own[known]}"
             case ast.Subscript(slice=ast.Constant(value=str() as key)):
                 return f"the key {key} of {short(node.value)}"
-            case ast.Call(func=ast.Attribute(attr="get" | "pop"), args=[ast.Constant(value=str() as key), *_]):
+            case ast.Call(
+                func=ast.Attribute(attr="get" | "pop"), args=[ast.Constant(value=str() as key), *_]
+            ):
                 return f"the key {key} of {short(node.func.value)}"  # type: ignore[attr-defined]
     if _TUNED.fullmatch(name):
         return "by its keyword"

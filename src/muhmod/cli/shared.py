@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from muhmod.tree import Tree
 
 
-FORMATS = ("text", "json", "sarif", "github", "markdown")
+FORMATS = ("text", "json", "sarif", "github", "markdown", "html")
 
 
 def say(text: str, level: str = "") -> None:

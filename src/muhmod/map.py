@@ -112,7 +112,7 @@ def chart(
 
 
 def _matters(index: Index, compiled: Compiled, file: str) -> bool:
-    """Whether a file may define a kernel or name something precompiled; if it cannot be read, that is kept."""
+    """Whether a file may define a kernel or name something precompiled; its fault is kept."""
     try:
         data = index.reading.data(file)
     except FileError as error:
@@ -312,7 +312,8 @@ def _point(point: Point) -> dict[str, Any]:
     site = point.site
     out: dict[str, Any] = {
         "site": site.site, "file": site.file, "scope": site.scope, "line": site.line,
-        "end_line": site.end_line, "form": site.form, "priority": point.priority, "slots": [_value(value) for value in point.values],
+        "end_line": site.end_line, "form": site.form, "priority": point.priority,
+        "slots": [_value(value) for value in point.values],
     }  # fmt: skip
     return out | ({"state": "unrewritable", "reason": site.problem} if site.problem else {})
 
@@ -349,7 +350,8 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
         "status": kernel.status,
         "launches": [
             {"file": one.file, "line": one.line, "end_line": one.end_line, "scope": one.scope,
-             "values": dict(one.values), "options": dict(one.options)} | ({"through": one.through} if one.through else {})
+             "values": dict(one.values), "options": dict(one.options)}
+            | ({"through": one.through} if one.through else {})
             for one in kernel.launches
         ],
         "callers": list(kernel.callers),

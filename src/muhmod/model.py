@@ -206,7 +206,7 @@ class Step(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Whether a slot's value arrives at a kernel: the verdict, why in a sentence, the way as far as it goes."""
+    """Whether a slot's value arrives at a kernel: the verdict, in a sentence why, how far the way goes."""
 
     verdict: str  # "reaches", "overridden", "stopped" or "unknown"
     why: str

@@ -22,7 +22,7 @@ FORMATS = ("text", "json", "markdown", "html")
 @JOBS
 @output(*FORMATS)
 def map_(tree_path: str | None, **given: Any) -> int:
-    """The injection points of a tree: sites, calls of precompiled modules, Triton kernels, what is missing."""
+    """The injection points of a tree: sites, calls of precompiled modules, Triton kernels, what is gone."""
     from muhmod import catalog, tree
     from muhmod import map as atlas
 

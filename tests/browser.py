@@ -1,4 +1,4 @@
-"""A real headless browser for the tests: Chromium of this machine, driven by Playwright; else a skip that says so."""
+"""A real headless browser for the tests: this machine's Chromium, driven by Playwright; else a skip."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ from . import browser, trees
 from .conftest import FIXTURES
 
 MAIN_PATH = "attention/ops/prefix_prefill.py"
+# The line of the stand-in tree that hands BLOCK to the launch of `_fwd_kernel`.
+LAUNCH = 53
 
 
 def chart(folder, **settings):
@@ -80,16 +82,18 @@ def test_every_format_says_the_same(muhmod, enginex):
     text = muhmod("map", enginex).out
     shown = muhmod("map", "--output-format", "markdown", enginex).out
     for ran in (text, shown):
-        for said in ("11 tuning sites", "prefill-tile", "2 calls into precompiled", "context_attention_fwd"):
-            assert said.replace("11", str(len(chart(enginex).points))) in ran
-    assert text.startswith(f"{len(chart(enginex).points)} tuning sites (reach not computed)")
+        for said in ("11 tuning sites (reach not computed)", "2 calls into precompiled modules",
+                     "prefill-tile", "512", "only raise"):  # fmt: skip
+            assert said in ran
     tables = markdown_it.MarkdownIt("commonmark").enable("table").render(shown)
     assert tables.count("<table>") == shown.count("\n## ") - shown.count("## 0 ")
 
 
 def test_the_output_is_the_same_each_time_and_names_no_path_of_this_machine(muhmod, enginex):
     for form in ("text", "json", "markdown", "html"):
-        first, second = (muhmod("map", "--output-format", form, *more, enginex).raw for more in ((), ("-j", "2")))
+        first, second = (
+            muhmod("map", "--output-format", form, *more, enginex).raw for more in ((), ("-j", "2"))
+        )
         assert first == second
         assert str(enginex.parent).encode() not in first
 
@@ -199,7 +203,8 @@ def test_a_launch_in_another_file_is_found(mapped, package, how, name):
 
 
 def test_a_function_that_is_handed_the_kernel_launches_it(mapped, package):
-    text = f"{KERNEL}def launch(which, grid):\n    which[grid](0, 1, BLOCK=4)\ndef go(g):\n    launch(kernel, g)\n"
+    text = f"{KERNEL}def launch(which, grid):\n    which[grid](0, 1, BLOCK=4)\n"
+    text += "def go(g):\n    launch(kernel, g)\n"
     (launch,) = kernels(mapped(package(ops=text)))["kernel"]["launches"]
     assert (launch["scope"], launch["through"]) == ("launch", "handed over at ops.py:11")
 
@@ -283,7 +288,9 @@ def test_a_precompiled_function_is_followed_through_another_files_import(mapped,
 
 
 def test_a_precompiled_function_that_is_handed_on_is_told_as_such(mapped, package):
-    text = "import torch\nfrom functools import partial\ndef f(x):\n    return partial(torch.ops._C.go, x, 4)\n"
+    text = (
+        "import torch\nfrom functools import partial\ndef f(x):\n    return partial(torch.ops._C.go, x, 4)\n"
+    )
     (found,) = mapped(package(ops=text))["wrappers"]
     assert (found["how"], found["target"]) == ("hands on", "torch.ops._C.go")
     assert [one["text"] for one in found["arguments"]] == ["x", "4"]
@@ -326,7 +333,8 @@ def test_a_module_that_the_pack_names_counts_as_precompiled(mapped, package, tmp
     pack = tmp_path / "my.toml"
     pack.write_text('schema = "muhmod/rules/1"\nhardware = "bi100"\nmodel = "qwen3.6-35b-a3b"\n'
                     'modules = ["torch", "mykernels"]\n[sites.q-chunk]\nscope = "<module>"\n'
-                    'when_absent = "ok"\nslots._Q_CHUNK = { derive = "literal", value = 64, reason = "ours" }\n')  # fmt: skip
+                    'when_absent = "ok"\n'
+                    'slots._Q_CHUNK = { derive = "literal", value = 64, reason = "ours" }\n')  # fmt: skip
     folder = package(ops="import mykernels\ndef f(x):\n    mykernels.go(x)\n")
     assert mapped(folder)["wrappers"] == []
     assert [one["target"] for one in mapped(folder, "--rules", pack)["wrappers"]] == ["mykernels.go"]
@@ -339,7 +347,7 @@ def test_an_import_that_leads_nowhere_is_told_with_its_places(mapped, package):
     files = {
         "a": "from vllm.b import x\nfrom vllm.gone import y\n",
         "b": "import vllm._C\ntry:\n    from .also.gone import z\nexcept ImportError:\n    z = None\n",
-        "inner__c": "from . import d, lost\nfrom ..a import x\nfrom vllm.inner import (\n    d,\n    away,\n)\n",
+        "inner__c": "from . import d, lost\nfrom ..a import x\nfrom vllm.inner import (\n d,\n away,\n)\n",
         "inner__d": "# from vllm.comment import x\ns = '''\nfrom vllm.string import x\n'''\n",
         "inner____init__": "known = 1\n",
     }
@@ -377,7 +385,9 @@ def test_a_file_that_does_not_parse_is_named_and_the_rest_is_mapped(muhmod, engi
 
 
 def test_a_tree_under_another_name_is_read_by_its_own(mapped, package, tmp_path):
-    folder = package(ops=KERNEL, user="from vllm.ops import kernel\ndef f(x):\n    kernel[(1,)](x, 1, BLOCK=4)\n")
+    folder = package(
+        ops=KERNEL, user="from vllm.ops import kernel\ndef f(x):\n    kernel[(1,)](x, 1, BLOCK=4)\n"
+    )
     other = folder.rename(tmp_path / "pristine")
     found = mapped(other)
     assert kernels(found)["kernel"]["launches"][0]["file"] == "user.py"
@@ -388,11 +398,11 @@ def test_a_tree_under_another_name_is_read_by_its_own(mapped, package, tmp_path)
 
 
 def reached(one, slot):
-    """As if each value were followed: the tile's to the launch, what is overwritten nowhere, the flag unknown."""
+    """As if each value were followed: the tile's to its launch, the flag's unknown, all others stopped."""
     if one.site == "prefill-tile" and slot.value == 64:
         way = (
             Step(one.file, 27, "BLOCK is bound"),
-            Step(one.file, 50, "the launch is given it as BLOCK_M"),
+            Step(one.file, LAUNCH, "the launch is given it as BLOCK_M"),
         )
         return Reach("reaches", "BLOCK_M of _fwd_kernel", way)
     if one.site == "triton-flag":
@@ -417,7 +427,7 @@ def test_without_reach_what_is_overwritten_comes_last(mapped, enginex):
 def test_the_path_is_in_the_json(enginex):
     document = atlas.document(chart(enginex, reached=reached))
     slot = next(slot for slot in document["sites"][0]["slots"] if slot["reach"] == "reaches")
-    assert slot["path"][1] == {"file": MAIN_PATH, "line": 50, "does": "the launch is given it as BLOCK_M"}
+    assert slot["path"][1] == {"file": MAIN_PATH, "line": LAUNCH, "does": "the launch is given it as BLOCK_M"}
 
 
 # The page, in a real browser ------------------------------------------------------------------
@@ -474,7 +484,7 @@ def test_a_value_is_walked_by_keys_from_its_literal_to_the_kernel(opened, engine
         steps.append((current.locator("> .soft").inner_text(), current.locator(".hit").inner_text()))
         one.keyboard.press("ArrowRight")
     places = [place for place, _ in steps]
-    assert places[:3] == [f"{MAIN_PATH}:27", f"{MAIN_PATH}:27", f"{MAIN_PATH}:50"]
+    assert places[:3] == [f"{MAIN_PATH}:27", f"{MAIN_PATH}:27", f"{MAIN_PATH}:{LAUNCH}"]
     assert "BLOCK = 128 if current_platform.has_device_capability(80) else 64" in steps[0][1]
     assert one.locator("ol.path mark").inner_text() == "64"
     # The kernel's own line ends the path.
@@ -506,7 +516,7 @@ def test_kernels_wrappers_and_what_is_missing_are_shown(opened, enginex):
     (enginex / "more.py").write_text("from vllm.nowhere import x\n")
     one = opened(enginex, reached=reached)
     one.get_by_role("button", name="Triton kernels").click()
-    one.locator("#list [role=option]", has_text="_fwd_kernel\n").click()
+    one.locator("#list [role=option]", has_text=re.compile(r"^_fwd_kernel(?!_)")).click()
     detail = one.locator("#detail").inner_text()
     assert "launched in context_attention_fwd" in detail
     assert "prefill-tile" in detail
@@ -519,6 +529,7 @@ def test_kernels_wrappers_and_what_is_missing_are_shown(opened, enginex):
     assert "only raises" in one.locator("#detail").inner_text()
     one.fill("#search", "")
     one.get_by_role("button", name="missing").click()
+    one.locator("#list [role=option]", has_text="vllm.nowhere").click()
     assert "from vllm.nowhere import x" in one.locator("#detail").inner_text()
 
 
@@ -608,7 +619,7 @@ def test_a_later_release_is_mapped(mapped):
     found = mapped(trees.vllm("0.12.0"))
     status = [one["status"] for one in found["kernels"]]
     launched = sum(one.startswith("launched") or one.startswith("called") for one in status)
-    assert launched > 0.9 * len(status) > 200
+    assert launched > 0.9 * len(status) > 100
     assert all(one["file"] and one["line"] for one in found["wrappers"])
 
 

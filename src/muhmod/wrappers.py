@@ -105,7 +105,8 @@ class Compiled:
 
     def wanted(self, data: bytes, imported: frozenset[bytes]) -> bool:
         """Whether a file may name something precompiled, or register it: by its bytes, its imports' words."""
-        if b"torch.ops" in data or {b"torch", b"ops"} <= imported or any(word in data for word in _REGISTERS):
+        torch = b"torch.ops" in data or b"import torch as" in data or {b"torch", b"ops"} <= imported
+        if torch or any(word in data for word in _REGISTERS):
             return True
         return not self._words.isdisjoint(imported) or any(map(_EXTENSION_WORD, imported))
 

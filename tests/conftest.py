@@ -94,8 +94,8 @@ def tree_bytes(folder: Path) -> dict[str, bytes]:
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say which real trees were not there."""
+    """Say which real trees, and which tools, were not there."""
     from .trees import MISSING
 
     for name, why in sorted(MISSING.items()):
-        terminalreporter.write_line(f"real tree not run: {name}: {why}")
+        terminalreporter.write_line(f"not run: {name}: {why}")

@@ -230,6 +230,7 @@ def test_rules(muhmod):
     assert listed.code == 0
     assert "bi100" in listed.out
     assert "qwen3.6-35b-a3b" in listed.out
+    assert "AMD ROCm" in listed.out
     shown = muhmod("rules", "show", "bi100")
     assert "PagedAttention.forward_decode" in shown.out
     assert "warpSize read inside a kernel" in " ".join(shown.out.split())

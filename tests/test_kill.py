@@ -201,9 +201,10 @@ def test_a_damaged_journal(muhmod, enginex):
 def test_ctrl_c_while_planning(enginex):
     before = tree_bytes(enginex)
     program = (
-        "import os, signal, sys\n"
+        "import os, signal, sys, time\n"
         "from muhmod import engine\n"
-        "engine.search = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        # The signal may be seen a little after the call that sends it.
+        "engine.search = lambda *_: (os.kill(os.getpid(), signal.SIGINT), time.sleep(30))\n"
         "from muhmod.cli import run\n"
         f"sys.exit(run(['apply', '--rules', 'bi100', {str(enginex)!r}]))\n"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 
 from muhmod import derive, entries, guards
 from muhmod.derive.arms import possible, tests_against
@@ -85,10 +86,10 @@ def decide(
     suppressed = _suppressed(rule, source.module, found)
     if suppressed is not None:
         return row._replace(state="skipped", reason=f"suppressed in the source: {suppressed}"), []
-    results = tuple(
-        guards.evaluate(guard, found, source.module, reading.resolve, pack.modules, reading.tree.name)
-        for guard in rule.guards
-    )
+    around = guards.Around(reading.tree, reading.resolve, pack.modules, frozenset(reading.names))
+    early = [guard for guard in rule.guards if not guards.is_late(guard)]
+    reading.watched |= {guard.about for guard in early if guard.guard == "file"}
+    results = tuple(guards.evaluate(guard, found, source.module, around) for guard in early)
     row = row._replace(guards=results)
     if found.satisfied:
         return row._replace(state="satisfied-upstream", reason=found.satisfied), []
@@ -106,6 +107,30 @@ def decide(
     except DerivationError as error:
         reason = f"derivation refused: {error.message}" + (f"; {error.hint}" if error.hint else "")
         return row._replace(state="unrewritable", reason=reason, code=5), []
+
+
+def awaited(
+    rule: Rule, row: SiteReport, edits: Edits, others: Mapping[str, SiteReport], pack: Pack
+) -> tuple[SiteReport, Edits]:
+    """The row with the guards that waited for its values and for other rows, and what they leave of it."""
+    early = sum(not guards.is_late(guard) for guard in rule.guards)
+    if early == len(rule.guards) or row.state in _UNBOUND or len(row.guards) < early:
+        return row, edits
+    row = row._replace(guards=tuple(guards.late(rule, row, others, pack)))
+    failed = [result for result in row.guards if not result.holds]
+    if not failed or row.state not in ("already", "pending"):
+        return row, edits
+    return _held(without_values(row), rule, failed[0]), []
+
+
+Edits = list[tuple[str, Edit]]
+_UNBOUND = ("lost", "ambiguous", "absent", "skipped")
+
+
+def without_values(row: SiteReport) -> SiteReport:
+    """The row of a site that stays as it is: nothing is derived for it."""
+    slots = tuple(slot._replace(new=slot.old, derived=None) for slot in row.slots if slot.old)
+    return row._replace(slots=slots)
 
 
 def _warned(row: SiteReport, module: Module, found: Found) -> SiteReport:
@@ -145,7 +170,7 @@ def _plain(slot: Slot, note: str = "no rule sets it") -> SlotReport:
         shown = " ".join(slot.text.split())
     return SlotReport(
         slot.name, slot.line, shown, shown, slot.reason or note, end_line=slot.end_line, bound=slot.bound,
-        column=slot.column, end_column=slot.end_column,
+        column=slot.column, end_column=slot.end_column, also=slot.also,
     )  # fmt: skip
 
 

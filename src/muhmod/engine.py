@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from muhmod import __version__, catalog, derive, lock, tree
-from muhmod.decide import decide, decide_rule
+from muhmod.decide import awaited, decide, decide_rule, without_values
 from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, nearest
 from muhmod.model import Edit, Found, SiteReport
-from muhmod.rulebook import Pack, Rule, natural_derivation
+from muhmod.rulebook import Pack, Rule, in_order, natural_derivation
 from muhmod.search import (
     SUPPRESSION,
     Reading,
@@ -112,31 +112,24 @@ def plan(
     reading = Reading(of, pack.packages)
     bound_pack = _bound_pack(pack, known)
     active = [rule for rule in bound_pack.rules if _selected(rule, options)]
-    found = search(reading, active)
-    rows: list[SiteReport] = []
-    edits: list[tuple[str, str, Edit]] = []
-    for rule in bound_pack.rules:
-        if rule not in active:
-            rows.append(SiteReport(rule.site, "skipped", rule=rule.name, reason="not selected"))
-            continue
-        pinned = next(iter(known.of_rule(rule.name)), None) if known else None
-        row, changes = decide_rule(rule, found[rule.name], reading, bound_pack, pinned)
-        rows.append(row)
-        edits += [(rule.name, file, edit) for file, edit in changes]
+    looked = _with_awaited(active, bound_pack)
+    found = search(reading, looked)
+    every = _places(looked, found) if known or purpose.pin else {}
+    held = _Held(known, every, found) if known else None
+    names = {rule.name for rule in active}
+    rows, edits, planned = _decided(pack, bound_pack, looked, names, reading, found, held)
     if all(row.state in ("lost", "skipped", "absent") for row in rows) and of.name not in (pack.packages):
         raise UsageError(
             f"no site of {pack.name} is in {of.name}/, which is no {' or '.join(pack.packages)}",
             "give the package folder of the tree that the pack is for",
         )
-    planned = tuple(edits)
-    places = _places(active, found) if known or purpose.pin else {}
-    if known:
-        rows, edits = _against(known, pack, rows, edits, places, found)
-    rows, edits = _depending(bound_pack, rows, edits)
+    places = {rule.name: every[rule.name] for rule in active if rule.name in every}
+    before = rows
     rows, edits = _without_overlaps(rows, edits)
     wanted = [e for e in edits if (e[0], e[2].start) not in options.declined]
-    left = frozenset((rule, edit.name) for rule, _, edit in {*planned} - {*wanted})
     rows = [_declined(row, edits, options) for row in rows]
+    rows, wanted = _waiting_again(bound_pack, rows, wanted, before)
+    left = frozenset((rule, edit.name) for rule, _, edit in planned - {*wanted})
     changes_: list[Change] = []
     if purpose.rewrite:
         changes_, rows = _rewrite(rows, wanted, reading, bound_pack, left)
@@ -174,56 +167,110 @@ def _places(rules: list[Rule], found: dict[str, Search]) -> dict[str, list[Place
     return {rule.name: pins.places(rule, found[rule.name].bound) for rule in rules}
 
 
-def _against(
-    known: lock.Lock,
-    pack: Pack,
-    rows: list[SiteReport],
-    edits: list[tuple[str, str, Edit]],
-    places: dict[str, list[Place]],
-    found: dict[str, Search],
-) -> tuple[list[SiteReport], list[tuple[str, str, Edit]]]:
-    """Rows and edits as the lock has them."""
-    from muhmod import pins
+_Edits = list[tuple[str, str, Edit]]
 
-    paired = pins.pairs(known, places, {name: one.bound for name, one in found.items()})
-    stand = pins.standing(known, paired)
-    kept: list[tuple[str, str, Edit]] = []
-    out = []
-    for rule, row in zip(pack.rules, rows, strict=True):
-        own = [(file, edit) for name, file, edit in edits if name == rule.name]
+
+class _Held:
+    """The rows of a plan held against the lock: each by its rule, all of them by what stands of it."""
+
+    def __init__(self, known: lock.Lock, places: dict[str, list[Place]], found: dict[str, Search]) -> None:
+        from muhmod import pins
+
+        self.known, self.places = known, places
+        self.paired = pins.pairs(known, places, {name: one.bound for name, one in found.items()})
+        self.stand = pins.standing(known, self.paired)
+
+    def against(
+        self, rule: Rule, row: SiteReport, edits: list[tuple[str, Edit]]
+    ) -> tuple[SiteReport, list[tuple[str, Edit]]]:
+        """A row and its edits as the lock has them."""
+        from muhmod import pins
+
+        pinned = self.known.of_rule(rule.name)
         if row.state == "ambiguous":
-            row = pins.twins(row, known, places.get(rule.name, []))
-        if not known.of_rule(rule.name) and row.state in ("already", "held", "satisfied-upstream"):
+            row = pins.twins(row, self.known, self.places.get(rule.name, []))
+        if not pinned and row.state in ("already", "held", "satisfied-upstream"):
             said = "; ".join(filter(None, (row.reason, "not in the lock yet: `muhmod relock` pins it")))
             row = row._replace(cause="rules changed", reason=said)
-        row, own = pins.hold(rule, row, own, paired.get(rule.name, []), stand)
-        out.append(row)
-        kept += [(rule.name, file, edit) for file, edit in own]
-    return out, kept
+        return pins.hold(rule, row, edits, self.paired.get(rule.name, []), self.stand)
+
+
+def _with_awaited(active: list[Rule], pack: Pack) -> list[Rule]:
+    """The selected rules, and those that they wait for, in the pack's order."""
+    wanted, after = {rule.name for rule in active}, [name for rule in active for name in rule.awaits]
+    rules = {rule.name: rule for rule in pack.rules}
+    while after:
+        name = after.pop()
+        if name in rules and name not in wanted:
+            wanted.add(name)
+            after += rules[name].awaits
+    return [rule for rule in pack.rules if rule.name in wanted]
+
+
+def _decided(
+    pack: Pack,
+    bound_pack: Pack,
+    looked: list[Rule],
+    selected: set[str],
+    reading: Reading,
+    found: dict[str, Search],
+    held: _Held | None,
+) -> tuple[list[SiteReport], _Edits, set[tuple[str, str, Edit]]]:
+    """The rows of all rules in the pack's order, each decided behind those that it waits for; the edits.
+
+    Last all edits that the rules alone would make, whatever the lock says of them.
+    A rule that is only waited for is looked at and left as it is: where it would change, it is not selected.
+    """
+    written = {rule.name: rule for rule in pack.rules}
+    seen = {rule.name: _not_selected(rule) for rule in bound_pack.rules}
+    edits: dict[str, list[tuple[str, Edit]]] = {}
+    planned: set[tuple[str, str, Edit]] = set()
+    for rule in in_order(looked):
+        pinned = next(iter(held.known.of_rule(rule.name)), None) if held else None
+        row, changes = decide_rule(rule, found[rule.name], reading, bound_pack, pinned)
+        row, changes = awaited(rule, row, changes, seen, bound_pack)
+        planned |= {(rule.name, file, edit) for file, edit in changes}
+        if held:
+            row, changes = held.against(written[rule.name], row, changes)
+        row, changes = _depending(rule, row, changes, seen)
+        if rule.name in selected or row.state != "pending":
+            seen[rule.name], edits[rule.name] = row, changes
+    rows = [seen[r.name] if r.name in selected else _not_selected(r) for r in bound_pack.rules]
+    out = [(row.rule, file, edit) for row in rows for file, edit in edits.get(row.rule, ())]
+    return rows, [edit for edit in out if edit[0] in selected], planned
+
+
+def _not_selected(rule: Rule) -> SiteReport:
+    return SiteReport(rule.site, "skipped", rule=rule.name, reason="not selected")
 
 
 _FINE = ("applied", "already", "pending", "satisfied-upstream")
 
 
 def _depending(
-    pack: Pack, rows: list[SiteReport], edits: list[tuple[str, str, Edit]]
-) -> tuple[list[SiteReport], list[tuple[str, str, Edit]]]:
+    rule: Rule, row: SiteReport, edits: list[tuple[str, Edit]], others: Mapping[str, SiteReport]
+) -> tuple[SiteReport, list[tuple[str, Edit]]]:
     """A rule waits for those that it depends on."""
-    while True:
-        states = {row.rule: row for row in rows}
-        for number, (rule, row) in enumerate(zip(pack.rules, rows, strict=True)):
-            bad = [name for name in rule.depends_on if states[name].state not in _FINE]
-            if bad and row.state in ("already", "pending"):
-                allowed = rule.when_guard_false == "hold"
-                reason = f"it depends on {bad[0]}, which is {states[bad[0]].state}"
-                slots = tuple(slot._replace(new=slot.old) for slot in row.slots if slot.old)
-                rows[number] = row._replace(
-                    state="held", reason=reason, code=0 if allowed else 3, slots=slots
-                )
-                edits = [edit for edit in edits if edit[0] != rule.name]
-                break
-        else:
-            return rows, edits
+    bad = [name for name in rule.depends_on if others[name].state not in _FINE]
+    if not bad or row.state not in ("already", "pending"):
+        return row, edits
+    reason = f"it depends on {bad[0]}, which is {others[bad[0]].state}"
+    code = 0 if rule.when_guard_false == "hold" else 3
+    return without_values(row)._replace(state="held", reason=reason, code=code), []
+
+
+def _waiting_again(
+    pack: Pack, rows: list[SiteReport], edits: _Edits, before: list[SiteReport]
+) -> tuple[list[SiteReport], _Edits]:
+    """Rows and edits, once some of what others wait for was refused or declined since `before`."""
+    was, seen = {row.rule: row for row in before}, {row.rule: row for row in rows}
+    for rule in in_order(rule for rule in pack.rules if rule.awaits):
+        row = seen[rule.name]
+        changed = any(seen[name].state != was[name].state for name in rule.awaits)
+        if changed and row.state in ("already", "pending"):
+            row, _ = awaited(rule, row, [], seen, pack)
+            seen[rule.name], _ = _depending(rule, row, [], seen)
+    return list(seen.values()), [edit for edit in edits if seen[edit[0]].state != "held"]
 
 
 def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]], reading: Reading) -> Change:
@@ -255,6 +302,7 @@ def _stamp(pack: Pack, reading: Reading) -> lock.Stamp:
                              else tree.read(reading.tree, file))
         for file in {*reading.near, *reading.sources}
     }  # fmt: skip
+    seen |= {file: tree.presence(reading.tree, file) for file in reading.watched - {*reading.files}}
     inputs = [(name, pins.digest_of(path.read_bytes())) for name, path in pack.files]
     inputs += [
         (f"muhmod.codemods/{path.name}", pins.digest_of(path.read_bytes()))

@@ -47,7 +47,8 @@ class Entry(NamedTuple):
 
     `rule`, `digest`: the rule's name and a hash of what it says; `before`, `after`: sha256 of the file
     without and with what was written; `guards`, `body`: the site's fingerprint; `facts`: what the values
-    rest on; `accepted`: the reason for which a person took this place or value.
+    rest on; `accepted`: the reason for which a person took this place or value; `conditions`: the rule's
+    guards, and whether they held.
     """
 
     rule: str
@@ -67,6 +68,7 @@ class Entry(NamedTuple):
     facts: tuple[tuple[str, Any], ...] = ()
     splices: tuple[Splice, ...] = ()
     accepted: str = ""
+    conditions: tuple[tuple[str, bool], ...] = ()
 
     @property
     def written(self) -> bool:
@@ -79,7 +81,7 @@ class Stamp(NamedTuple):
 
     `inputs`: sha256 by name of the pack, the facts and the codemods; `needles`: names one of which any
     file must hold to matter; `listing`: sha256 of the names of all files; `seen`: sha256 of each file
-    that held a needle or was read for a guard.
+    that held a needle or was read for a guard, or what stands where a guard looked for a file.
     """
 
     version: str = ""
@@ -278,6 +280,8 @@ def _row(entry: Entry) -> dict[str, Any]:
     row["facts"] = dict(entry.facts)
     if entry.splices:
         row["splices"] = [list(splice) for splice in entry.splices]
+    if entry.conditions:
+        row["conditions"] = dict(entry.conditions)
     if entry.accepted:
         row["accepted"] = entry.accepted
     return row | {"sum": _sum(row)}
@@ -311,6 +315,7 @@ def _entry(row: dict[str, Any]) -> Entry:
         guards=tuple(tuple(str(test) for test in chain) for chain in row["guards"]),
         body=tuple(str(row["body"]).split()),
         facts=tuple(sorted(dict(row["facts"]).items())),
+        conditions=tuple((str(guard), held is True) for guard, held in row.get("conditions", {}).items()),
         splices=tuple(
             Splice(str(slot), int(at), str(old), str(new), str(head), str(tail))
             for slot, at, old, new, head, tail in row.get("splices", ())

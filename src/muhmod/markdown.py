@@ -79,6 +79,8 @@ def _table(plan: Plan, rows: Sequence[SiteReport]) -> str:
         place = f"{plan.tree.shown(row.file)}:{row.line}" if row.file else ""
         changed = report.changes(row)
         what = ", ".join(code(one, cell=True) for one in changed) if changed else text(row.reason)
+        held = [text(f"{guard.guard}: {guard.evidence}") for guard in row.guards if guard.holds and changed]
+        what = "; ".join([what, *held])
         loud = report.level(row) in ("error", "warning")
         state = f"**{row.state}**" if loud else row.state
         site = code(row.rule or row.site, cell=True)

@@ -12,6 +12,8 @@ Cause = Literal["upstream moved", "somebody edited", "both", "rules changed"]
 Kind = Literal["limit", "heuristic", "measured", "literal"]
 Status = Literal["measured", "documented", "assumed", "set"]
 Scalar = int | float | bool | str
+Config = tuple[tuple[str, Scalar], ...]
+Verdict = Literal["fits", "over limit", "under-predicted", "does not compile", "unverifiable"]
 
 STATUS_ORDER: tuple[Status, ...] = ("set", "measured", "documented", "assumed")
 
@@ -190,27 +192,12 @@ class Edit(NamedTuple):
 
 
 class GuardResult(NamedTuple):
-    """A guard, whether it holds, and the place that shows it."""
+    """A guard, whether it holds, the place or the numbers that show it, and the facts that it used."""
 
     guard: str
     holds: bool
     evidence: str
-
-
-class Step(NamedTuple):
-    """One place on a value's way: file relative to the tree, 1-based line, what happens there."""
-
-    file: str
-    line: int
-    does: str
-
-
-class Reach(NamedTuple):
-    """Whether a slot's value arrives at a kernel: the verdict, in a sentence why, how far the way goes."""
-
-    verdict: str  # "reaches", "overridden", "stopped" or "unknown"
-    why: str
-    path: tuple[Step, ...] = ()
+    facts: tuple[Fact, ...] = ()
 
 
 class SlotReport(NamedTuple):
@@ -229,6 +216,8 @@ class SlotReport(NamedTuple):
     bound: str = ""
     column: int = 0
     end_column: int = 0
+    # Names of other slots that the same literal sets.
+    also: tuple[str, ...] = ()
 
 
 class Difference(NamedTuple):
@@ -277,3 +266,47 @@ class SiteReport(NamedTuple):
     differences: tuple[Difference, ...] = ()
     literals: tuple[ThreeWay, ...] = ()
     pinned: str = ""
+
+
+class Step(NamedTuple):
+    """One place on a value's way: file relative to the tree, 1-based line, what happens there."""
+
+    file: str
+    line: int
+    does: str
+
+
+class Reach(NamedTuple):
+    """Whether a slot's value arrives at a kernel: the verdict, why, and the way as far as it goes.
+
+    `verdict` is "reaches", "overridden", "stopped" or "unknown".
+    """
+
+    verdict: str
+    why: str
+    path: tuple[Step, ...] = ()
+
+
+class Checked(NamedTuple):
+    """One configuration of one kernel: what it was predicted to need, what it needs, and the verdict.
+
+    `shared`, `predicted`, `limit`, `spills` in bytes, `registers` a thread; None where not known.
+    """
+
+    site: str
+    file: str
+    line: int
+    kernel: str
+    config: Config
+    verdict: Verdict
+    reason: str = ""
+    shared: int | None = None
+    predicted: int | None = None
+    limit: int | None = None
+    registers: int | None = None
+    spills: int | None = None
+    code: int = 0
+
+    def show(self) -> str:
+        """`BLOCK_M=64 BLOCK_N=64 num_warps=4`."""
+        return " ".join(f"{key}={value}" for key, value in self.config)

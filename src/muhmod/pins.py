@@ -68,15 +68,16 @@ def rule_digest(rule: Rule) -> str:
     """A hash of what the rule says; comments and order in its file do not count."""
     table = rule._asdict() | {
         "slots": {name: slot._asdict() for name, slot in rule.slots.items()},
-        "guards": [guard._asdict() for guard in rule.guards],
+        "guards": [guard.table() for guard in rule.guards],
         "file": "",
     }
     return digest_of(json.dumps(table, sort_keys=True).encode())[:12]
 
 
 def facts_of(row: SiteReport) -> tuple[tuple[str, object], ...]:
-    """The facts that the row's derived values rest on, by name."""
-    facts = {fact.name: fact.value for slot in row.slots if slot.derived for fact in slot.derived.facts}
+    """The facts that the row's guards and derived values rest on, by name."""
+    facts = {fact.name: fact.value for guard in row.guards for fact in guard.facts}
+    facts |= {fact.name: fact.value for slot in row.slots if slot.derived for fact in slot.derived.facts}
     return tuple(sorted(facts.items()))
 
 
@@ -142,7 +143,7 @@ def hold(
     cause = None
     for pair in own:
         differs, changed = drift.differences(pair.entry, pair.place)
-        differs += _conditions(pair, row)
+        differs += _conditions(pair, rule, row)
         alone = pair.alone and stand.written == 1
         evidence = drift.Evidence(stand.fresh, bool(stand.ours - {rule.name}), alone)
         cause = cause or drift.cause(pair.entry, pair.place, differs, changed, evidence)
@@ -221,12 +222,19 @@ def _drifted(row: SiteReport, serious: list[Difference]) -> SiteReport:
     )  # fmt: skip
 
 
-def _conditions(pair: Pair, row: SiteReport) -> list[Difference]:
-    """What was written under guards that do not hold any more."""
-    failed = [guard for guard in row.guards if not guard.holds]
-    if not failed or not pair.entry.written or not drift.stands(pair.entry, pair.place):
+def _conditions(pair: Pair, rule: Rule, row: SiteReport) -> list[Difference]:
+    """The first guard that held when the site was pinned and does not any more.
+
+    Where a fact is another now, what no longer fits the numbers is the rules' doing, and no drift.
+    """
+    held = dict(pair.entry.conditions)
+    failed = [guard for guard in row.guards if not guard.holds and held.get(guard.guard)]
+    if failed and failed[0].facts and _rules_changed(rule, row, [pair]):
         return []
-    text = f"it was written while {failed[0].guard}, which is so no more: {failed[0].evidence}"
+    if not failed:
+        return []
+    done = "written" if pair.entry.written and drift.stands(pair.entry, pair.place) else "pinned"
+    text = f"it was {done} while {failed[0].guard}, which is so no more: {failed[0].evidence}"
     return [Difference("condition", text, pair.place.file, pair.place.line)]
 
 

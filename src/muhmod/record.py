@@ -94,13 +94,17 @@ def _entries(
     places = [place for place in made.places if place.rule == row.rule]
     base = Entry(
         row.rule, row.site, "", row.scope, 0, "", row.state, row.reason, digest, "", "",
-        facts=pins.facts_of(row),
+        facts=pins.facts_of(row), conditions=_conditions(row),
     )  # fmt: skip
     if not places:
         yield base
     for place in places:
         same = [e for e in own if len(own) == 1 or (e.file, e.scope) == (place.file, place.scope)]
         yield _entry(base, place, next(iter(same), None), changes.get(place.file), chained)
+
+
+def _conditions(row: SiteReport) -> tuple[tuple[str, bool], ...]:
+    return tuple((guard.guard, guard.holds) for guard in row.guards)
 
 
 def _entry(
@@ -362,5 +366,5 @@ def _retaken(old: Entry | None, place: Place, row: SiteReport, reason: str, *, k
     return entry._replace(
         file=place.file, scope=place.scope, line=place.line, form=place.form, slots=tuple(slots),
         guards=place.print.guards, body=place.print.words, splices=tuple(splices),
-        accepted=reason,
+        accepted=reason, conditions=_conditions(row),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from muhmod.model import Derived, Fact, Found, SiteReport, SlotReport
+from muhmod.model import Checked, Derived, Fact, Found, Reach, SiteReport, SlotReport
 from muhmod.rulebook import Pack
 from muhmod.tree import Tree
 
@@ -23,6 +23,7 @@ HEADERS_SCHEMA = "muhmod/headers/1"
 COMPARE_SCHEMA = "muhmod/compare/1"
 WHAT_IF_SCHEMA = "muhmod/what-if/1"
 KERNEL_SCHEMA = "muhmod/kernel/1"
+VERIFY_SCHEMA = "muhmod/verify/1"
 PACK_SCHEMA = "muhmod/pack/1"
 
 
@@ -43,6 +44,24 @@ def report(
         "exit": {"code": code, "reasons": list(reasons)},
         "sites": [_site(row) for row in rows],
     }
+
+
+REACH_SCHEMA = "muhmod/reach/1"
+
+
+def reached(
+    tree: str,
+    platform: str,
+    rows: Sequence[tuple[Found, tuple[Reach, ...]]],
+    code: int,
+    reasons: Sequence[str],
+) -> dict[str, Any]:
+    """The JSON of `muhmod reach`: the rows of `sites`, each slot with verdict, why and way."""
+    document = sites(tree, (found for found, _ in rows), code, reasons)
+    for row, (_, verdicts) in zip(document["sites"], rows, strict=True):
+        for slot, one in zip(row["slots"], verdicts, strict=True):
+            slot |= {"reach": one.verdict, "why": one.why, "path": [step._asdict() for step in one.path]}
+    return {**document, "schema": REACH_SCHEMA, "command": "reach", "platform": platform}
 
 
 def sites(tree: str, found: Iterable[Found], code: int, reasons: Sequence[str]) -> dict[str, Any]:
@@ -80,6 +99,24 @@ def chosen(found: Chosen) -> dict[str, Any]:
         "kind": "heuristic",
         "derivation": list(found.steps),
         "facts": [_fact(fact) for fact in found.facts],
+    }
+
+
+def verified(pack: Pack, tree: str, rows: Iterable[Checked], target: str) -> dict[str, Any]:
+    """The JSON of `muhmod verify`: a row for each configuration; null where a number is not known."""
+    rows = list(rows)
+    return {
+        "schema": VERIFY_SCHEMA,
+        "command": "verify",
+        "rules": pack.name,
+        "hardware": pack.hardware,
+        "tree": tree,
+        "target": target,
+        "exit": {
+            "code": max((row.code for row in rows), default=0),
+            "reasons": [f"{row.site}: {row.verdict}: {row.reason}" for row in rows if row.code],
+        },
+        "configurations": [{**row._asdict(), "config": dict(row.config)} for row in rows],
     }
 
 
@@ -163,7 +200,7 @@ def pack(of: Pack) -> dict[str, Any]:
                     name: {k: v for k, v in setting._asdict().items() if v not in (None, "")}
                     for name, setting in rule.slots.items()
                 },
-                "guards": [guard._asdict() for guard in rule.guards],
+                "guards": [guard.table() for guard in rule.guards],
             }
             for rule in of.rules
         },

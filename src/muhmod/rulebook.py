@@ -10,11 +10,11 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from muhmod.derive.work import Facts
 from muhmod.errors import UsageError, nearest
-from muhmod.model import LADDER, LADDER_KEYS, Candidate, Scalar, Status
+from muhmod.model import LADDER, LADDER_KEYS, Candidate, Scalar, State, Status
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -83,7 +83,19 @@ _PACK_KEYS = {"schema", "title", "extends", "hardware", "model", "packages", "mo
 _SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
               "when_absent", "expect", "depends_on", "emit"}  # fmt: skip
 _SLOT_KEYS = {"derive", "value", "reason"}
-_GUARDS = ("implemented", "exists")
+# Guard: (the key that says what it is about, the keys that it needs beside it).
+_GUARDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "implemented": ("symbol", ()),
+    "stub": ("symbol", ()),
+    "exists": ("symbol", ()),
+    "equals": ("symbol", ("value",)),
+    "file": ("file", ()),
+    "importable": ("package", ()),
+    "formula": ("formula", ()),
+    "state": ("site", ("states",)),
+}
+# What a list of configurations may hold, for a formula.
+_OPTIONS = ("BLOCK_M", "BLOCK_N", "PRE_LOAD_V", "waves_per_eu", "num_warps", "num_stages")
 
 
 class SlotRule(NamedTuple):
@@ -95,10 +107,25 @@ class SlotRule(NamedTuple):
 
 
 class GuardRule(NamedTuple):
-    """A condition on the tree, of the closed set that `guards` knows."""
+    """A condition of the closed set that `guards` knows.
+
+    `about`: a name, file, package, formula or rule; `value`: of `equals`; `states`: of `state`; `negated`: it
+    asks for the contrary; `needs`: the rules that must be decided before.
+    """
 
     guard: str
-    symbol: str
+    about: str
+    value: Scalar | None = None
+    states: tuple[str, ...] = ()
+    negated: bool = False
+    needs: tuple[str, ...] = ()
+
+    def table(self) -> dict[str, Any]:
+        """The guard as a pack spells it."""
+        out: dict[str, Any] = {"guard": self.guard, _GUARDS[self.guard][0]: self.about}
+        out |= {"value": self.value} if self.value is not None else {}
+        out |= {"states": list(self.states)} if self.states else {}
+        return out | ({"not": True} if self.negated else {})
 
 
 class Rule(NamedTuple):
@@ -122,6 +149,11 @@ class Rule(NamedTuple):
     # What a generated ladder sets, where the rule has one emitted.
     keys: tuple[str, ...] = ()
 
+    @property
+    def awaits(self) -> tuple[str, ...]:
+        """The rules that must be decided before this one."""
+        return (*self.depends_on, *(name for guard in self.guards for name in guard.needs))
+
 
 class Pack(NamedTuple):
     """A rule pack with its facts."""
@@ -142,6 +174,50 @@ class Pack(NamedTuple):
     overridden: bool = False
 
 
+class Platform(NamedTuple):
+    """What a source's tests of its platform come to.
+
+    `asks`: functions by last name; `names`: dotted names that hold something, or None; `never`: enumeration
+    members, `unloaded`: modules (dotted, from the package), that belong to other platforms; `modules`: what
+    can be imported; `capability`: major*10+minor, 0 where it is not known.
+    """
+
+    name: str = ""
+    title: str = ""
+    asks: Mapping[str, bool] = {}
+    names: Mapping[str, bool] = {}
+    never: frozenset[str] = frozenset()
+    unloaded: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    capability: int = 0
+
+
+PLATFORM_SCHEMA = "muhmod/platform/1"
+
+
+def platform(name: str, modules: Iterable[str] = (), capability: int = 0) -> Platform:
+    """The platform of that name or path. Raises UsageError."""
+    document = _read(_locate(name, "platforms", "platform"))
+    data = document.check(document.data, ("schema", "title", "asks", "names", "never"))
+    if data.get("schema") != PLATFORM_SCHEMA:
+        raise document.fail(f"schema must be {PLATFORM_SCHEMA!r}", "schema")
+    tables = {}
+    for key in ("asks", "names"):
+        table = data.get(key, {})
+        if not isinstance(table, dict):
+            raise document.fail("is no table", key)
+        for word, value in table.items():
+            if not isinstance(value, bool):
+                raise document.fail("must be true or false", key, word)
+        tables[key] = table
+    never = document.check(data.get("never", {}), ("members", "modules"), "never")
+    return Platform(
+        document.path.stem, str(data.get("title", "")), tables["asks"], tables["names"],
+        frozenset(_words(document, never, "members")), frozenset(_words(document, never, "modules")),
+        frozenset(modules), capability,
+    )  # fmt: skip
+
+
 class _Document(NamedTuple):
     """A TOML file with the means to point into it."""
 
@@ -149,20 +225,20 @@ class _Document(NamedTuple):
     text: str
     data: dict[str, Any]
 
-    def fail(self, message: str, *keys: str, hint: str = "") -> UsageError:
-        """An error at the line of the dotted key, as far as the text tells."""
-        line = _line_of(self.text, keys)
+    def fail(self, message: str, *keys: str, hint: str = "", line: int = 0) -> UsageError:
+        """An error at the key of a row that begins at a line, else at that of the dotted key."""
+        line = _line_in_row(self.text, line, keys[-1]) if line else _line_of(self.text, keys)
         where = f"{self.path.name}:{line}" if line else self.path.name
         key = f" [{'.'.join(keys)}]" if keys else ""
         return UsageError(f"{where}:{key} {message}", hint)
 
-    def check(self, table: object, allowed: Iterable[str], *keys: str) -> dict[str, Any]:
+    def check(self, table: object, allowed: Iterable[str], *keys: str, line: int = 0) -> dict[str, Any]:
         """The table, if it is one and holds only allowed keys."""
         if not isinstance(table, dict):
-            raise self.fail("is no table", *keys)
+            raise self.fail("is no table", *keys, line=line)
         for key in table:
             if key not in set(allowed):
-                raise self.fail(f"unknown key {key!r}{nearest(key, allowed)}", *keys, key)
+                raise self.fail(f"unknown key {key!r}{nearest(key, allowed)}", *keys, key, line=line)
         return table
 
 
@@ -208,7 +284,7 @@ def load(
     claims.update(_settings(settings))
     units = {key: QUANTITIES[key][0] for key in claims}
     choices = {key: choice for one in line for key, choice in _choices(one, claims).items()}
-    rules = {key: rule for one in line for key, rule in _rules(one).items()}
+    rules = {key: (one, rule) for one in line for key, rule in _rules(one).items()}
     if not rules:
         raise document.fail("the pack has no [sites]", "sites")
     return Pack(
@@ -219,7 +295,7 @@ def load(
         model=Path(model).name.removesuffix(".toml"),
         packages=tuple(_words(document, data, "packages")) or ("vllm",),
         modules=tuple(_words(document, data, "modules")),
-        rules=_ordered(document, rules),
+        rules=_referring(rules),
         facts=Facts(units, claims, choices),
         text=document.text,
         files=tuple((_portable(path), path) for path in paths),
@@ -255,26 +331,80 @@ def _rules(document: _Document) -> dict[str, Rule]:
     return {name: _rule(document, name, table) for name, table in sites.items()}
 
 
-def _ordered(document: _Document, rules: dict[str, Rule]) -> tuple[Rule, ...]:
+def _referring(rules: dict[str, tuple[_Document, Rule]]) -> tuple[Rule, ...]:
     """The rules, once each waits only for others that are there and do not wait for it."""
-    for name, rule in rules.items():
-        seen: list[str] = []
-        after = [*rule.depends_on]
-        while after:
-            other = after.pop()
-            if other not in rules:
+    known = {name: rule for name, (_, rule) in rules.items()}
+    for name, (document, rule) in rules.items():
+        guards = tuple(_resolved(document, rule, number, known) for number in range(len(rule.guards)))
+        known[name] = rule._replace(guards=guards)
+    for name, rule in known.items():
+        document = rules[name][0]
+        for other in rule.depends_on:
+            if other not in known:
                 raise document.fail(
-                    f"depends on an unknown rule {other!r}{nearest(other, rules)}",
+                    f"depends on an unknown rule {other!r}{nearest(other, known)}",
                     "sites",
                     name,
                     "depends_on",
                 )
+        after, seen = [*rule.awaits], set[str]()
+        while after:
+            other = after.pop()
             if other == name:
-                raise document.fail("depends on itself, in the end", "sites", name, "depends_on")
+                key = "depends_on" if rule.depends_on else "guards"
+                raise document.fail("depends on itself, in the end", "sites", name, key)
             if other not in seen:
-                seen.append(other)
-                after += rules[other].depends_on
-    return tuple(rules.values())
+                seen.add(other)
+                after += known[other].awaits
+    return tuple(known.values())
+
+
+def _resolved(document: _Document, rule: Rule, number: int, rules: Mapping[str, Rule]) -> GuardRule:
+    """A guard with the rules that it needs. Raises UsageError where it names what is not there."""
+    guard = rule.guards[number]
+    keys = ("sites", rule.name, "guards", _GUARDS[guard.guard][0])
+    line = _guard_line(document.text, keys[:3], number)
+    if guard.guard == "state":
+        if guard.about not in rules:
+            raise document.fail(
+                f"unknown rule {guard.about!r}{nearest(guard.about, rules)}", *keys, line=line
+            )
+        return guard._replace(needs=(guard.about,))
+    if guard.guard != "formula":
+        return guard
+    from muhmod import formula
+
+    needs = []
+    for name in formula.names(formula.parse(guard.about)):
+        head, dot, slot = name.rpartition(".")
+        other = next((key for key in rules if key.replace("-", "_") == head), "") if dot else rule.name
+        if not other:
+            shown = nearest(head.replace("_", "-"), rules)
+            raise document.fail(f"unknown rule {head!r}{shown}", *keys, line=line)
+        if rules[other].keys and slot in rules[other].keys:
+            raise document.fail(f"{name} is set by a ladder: it has no one value", *keys, line=line)
+        slots = [key for key in rules[other].slots if key not in (LADDER, "configs")]
+        slots += _OPTIONS if "configs" in rules[other].slots and not dot else ()
+        allowed = slots if dot else [*slots, *QUANTITIES]
+        if slot not in allowed:
+            what = f"{other} sets no slot" if dot else "unknown fact or slot"
+            hint = nearest(slot, allowed) if dot or "; did" in nearest(slot, allowed) else ""
+            said = hint or f"; slots here: {', '.join(slots) or 'none'}"
+            raise document.fail(f"{what} {slot!r}{said}", *keys, line=line)
+        needs += [other] if dot else []
+    return guard._replace(needs=tuple(dict.fromkeys(needs)))
+
+
+def in_order(rules: Iterable[Rule]) -> list[Rule]:
+    """The rules, each behind those that it waits for; else as they come."""
+    left = list(rules)
+    out: dict[str, Rule] = {}
+    while left:
+        here = {rule.name for rule in left}
+        ready = next(rule for rule in left if not here & {*rule.awaits})
+        left.remove(ready)
+        out[ready.name] = ready
+    return list(out.values())
 
 
 def _portable(path: Path) -> str:
@@ -492,7 +622,7 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
     rule = Rule(name=name, site=str(table.get("site", name)), scope=str(table.get("scope", "")))
     if not rule.scope:
         raise document.fail("scope is missing: the class and function that hold the site", *keys)
-    for key, allowed in (("when_guard_false", ("hold", "error")), ("when_absent", ("ok", "error"))):
+    for key, allowed in (("when_guard_false", ("hold", "refuse", "error")), ("when_absent", ("ok", "error"))):
         if table.get(key, "error") not in allowed:
             raise document.fail(f"{key} must be one of {', '.join(allowed)}", *keys, key)
     expect = table.get("expect", 1)
@@ -503,7 +633,7 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
         raise document.fail("remove must be true or false", *keys, "remove")
     if not isinstance(table.get("guards", []), list):
         raise document.fail("guards must be a list", *keys, "guards")
-    guards = tuple(_guard(document, keys, row) for row in table.get("guards", []))
+    guards = tuple(_guard(document, keys, n, row) for n, row in enumerate(table.get("guards", [])))
     if not slots and not table.get("remove"):
         raise document.fail("the rule sets nothing: it needs slots, or remove = true", *keys)
     if "emit" in table:
@@ -513,7 +643,7 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
         beside=str(table.get("beside", "")),
         remove=table.get("remove", False) is True,
         guards=guards,
-        when_guard_false=table.get("when_guard_false", "error"),
+        when_guard_false="hold" if table.get("when_guard_false") == "hold" else "error",
         when_absent=table.get("when_absent", "error"),
         expect=expect,
         depends_on=tuple(_words(document, table, "depends_on")),
@@ -557,14 +687,121 @@ def _slot(document: _Document, keys: tuple[str, ...], row: object) -> SlotRule:
     return SlotRule(derive, value, str(row.get("reason", "")))
 
 
-def _guard(document: _Document, keys: tuple[str, ...], row: object) -> GuardRule:
-    table = document.check(row, {"guard", "symbol"}, *keys, "guards")
-    word = str(table.get("guard", ""))
-    if word not in _GUARDS:
-        raise document.fail(f"unknown guard {word!r}{nearest(word, _GUARDS)}", *keys, "guards")
-    if not table.get("symbol"):
-        raise document.fail("the guard lacks its symbol", *keys, "guards")
-    return GuardRule(word, str(table["symbol"]))
+def _guard(document: _Document, keys: tuple[str, ...], number: int, row: object) -> GuardRule:
+    where = (*keys, "guards")
+    line = _guard_line(document.text, where, number)
+    every = {"guard", "not", *(key for about, more in _GUARDS.values() for key in (about, *more))}
+    table = document.check(row, every, *where, line=line)
+    word = table.get("guard", "")
+    if "guard" not in table:
+        raise document.fail(f"the guard lacks its kind, guard = …{nearest('', _GUARDS)}", *where, line=line)
+    if not isinstance(word, str) or word not in _GUARDS:
+        raise document.fail(
+            f"unknown guard {word!r}{nearest(str(word), _GUARDS)}", *where, "guard", line=line
+        )
+    about, needed = _GUARDS[word]
+    document.check(table, {"guard", "not", about, *needed}, *where, line=line)
+    for key in (about, *needed):
+        if key not in table:
+            raise document.fail(f"the guard lacks its {key}", *where, key, line=line)
+    try:
+        guard = _guard_of(word, table, str(table[about]) if isinstance(table[about], str) else "")
+    except _KeyError as error:
+        raise document.fail(error.args[1], *where, error.args[0], line=line) from None
+    if word == "stub":
+        return guard._replace(guard="implemented", negated=not guard.negated)
+    return guard
+
+
+class _KeyError(Exception):
+    """(key, what is wrong with it)."""
+
+
+def _guard_of(word: str, table: dict[str, Any], about: str) -> GuardRule:
+    """A guard with its values checked. Raises _KeyError."""
+    key = _GUARDS[word][0]
+    if not about.strip():
+        raise _KeyError(key, f"{key} must be a word that is not empty")
+    negated = table.get("not", False)
+    if not isinstance(negated, bool):
+        raise _KeyError("not", "not must be true or false")
+    if key in ("symbol", "package") and not all(part.isidentifier() for part in about.split(".")):
+        raise _KeyError(key, f"{about!r} is no dotted name")
+    if word == "importable" and negated:
+        raise _KeyError("not", "it can never hold: what no pack declares may still be there")
+    if word == "file":
+        _check_path(about)
+    if word == "formula":
+        from muhmod import formula
+
+        try:
+            formula.parse(about)
+        except ValueError as error:
+            raise _KeyError(key, str(error)) from None
+    value = table.get("value")
+    if word == "equals" and (
+        not isinstance(value, (bool, int, float, str)) or value in _NO_NUMBERS or value != value
+    ):
+        raise _KeyError("value", "value must be a number, a word or a flag")
+    states = _states(table["states"]) if word == "state" else ()
+    return GuardRule(word, about, value, states, negated)
+
+
+_NO_NUMBERS = (float("inf"), float("-inf"))
+
+
+def _check_path(path: str) -> None:
+    parts = path.split("/")
+    if path.startswith("/") or ".." in parts or "" in parts or "." in parts:
+        raise _KeyError("file", f"{path!r} is no plain path inside the tree")
+    if any(char in path for char in "*?[]\\") or not path.isprintable():
+        raise _KeyError("file", f"{path!r}: write one file's path, with / and without wildcards")
+
+
+_STATES = tuple(state for state in get_args(State) if state != "pending")
+
+
+def _states(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list) or not given or not all(isinstance(word, str) for word in given):
+        raise _KeyError("states", "states must be a list of words that is not empty")
+    for word in given:
+        if word == "pending":
+            raise _KeyError(
+                "states", "pending is not told from applied: a plan's states are the written ones"
+            )
+        if word not in _STATES:
+            raise _KeyError("states", f"unknown state {word!r}{nearest(word, _STATES)}")
+    if ("applied" in given) != ("already" in given):
+        raise _KeyError(
+            "states",
+            "applied is already on the next run: name both, or neither, so that no run undoes another",
+        )
+    return tuple(dict.fromkeys(given))
+
+
+_GUARD_KEY = re.compile(r"(?:^|[{,\s])\"?guard\"?\s*=")
+
+
+def _guard_line(text: str, keys: tuple[str, ...], number: int) -> int:
+    """The line of a rule's guard by its number, as far as the text tells; 0 where it does not."""
+    first = _line_of(text, keys)
+    found = [
+        line
+        for line, words in enumerate(text.splitlines(), 1)
+        for _ in _GUARD_KEY.findall(words.partition("#")[0])
+        if line >= first
+    ]
+    return found[number] if first and number < len(found) else first
+
+
+def _line_in_row(text: str, first: int, key: str) -> int:
+    """The line of a key in a row of its own lines; the first where it is not told."""
+    for line, words in enumerate(text.splitlines()[first - 1 :], first):
+        if line > first and (_GUARD_KEY.search(words) or words.lstrip().startswith("[")):
+            break
+        if re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", words):
+            return line
+    return first
 
 
 def _text(document: _Document, data: dict[str, Any], key: str) -> str:

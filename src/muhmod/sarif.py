@@ -18,7 +18,7 @@ from muhmod import __version__, catalog, report, rulebook, tree
 from muhmod.coverage import Advice
 from muhmod.engine import Plan
 from muhmod.errors import FileError
-from muhmod.model import SiteReport, SlotReport
+from muhmod.model import GuardResult, SiteReport, SlotReport
 from muhmod.rulebook import Pack
 from muhmod.tree import Tree
 
@@ -189,6 +189,7 @@ def _result(plan: Plan, row: SiteReport, level: str, texts: _Texts) -> dict[str,
     result["properties"] = {
         "state": row.state,
         **({"cause": row.cause} if row.cause else {}),
+        **({"guards": [_told(guard) for guard in row.guards]} if row.guards else {}),
         **({"derivation": steps} if (steps := _steps(row)) else {}),
     }
     return result
@@ -252,6 +253,10 @@ def _region(line: int, column: int, end_line: int, end_column: int) -> dict[str,
 def _plain(text: str) -> str:
     """A message's text in which nothing reads as a link to a related location."""
     return re.sub(r"([\[\]\\])", r"\\\1", text) if "](" in text else text
+
+
+def _told(guard: GuardResult) -> str:
+    return f"{guard.guard}: {'yes' if guard.holds else 'no'}: {guard.evidence}"
 
 
 def _steps(row: SiteReport) -> list[str]:

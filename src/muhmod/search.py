@@ -41,6 +41,8 @@ class Reading:
         self.near: list[str] = []
         self.needles: tuple[bytes, ...] = ()
         self.faults: dict[str, FileError] = {}
+        # The paths at which a guard looked for a file.
+        self.watched: set[str] = set()
         self._data: dict[str, bytes] = {}
 
     def data(self, file: str) -> bytes:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muhmod.model import LADDER, Candidate, Derived, Fact, Found, SiteReport, Slot, SlotReport
+from muhmod.model import LADDER, Candidate, Checked, Derived, Fact, Found, Reach, SiteReport, Slot, SlotReport
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels.choose import Chosen
@@ -101,9 +101,10 @@ def explain(out: Console, row: SiteReport, line: int = 0) -> None:
     if row.reason:
         _line(out, f"  {row.reason}")
     for guard in row.guards:
-        if guard.holds:
-            _line(out, f"  guard holds: {guard.guard}: {guard.evidence}")
-    facts: dict[str, Fact] = {}
+        word = "holds" if guard.holds else "is false"
+        if guard.holds or guard.evidence.removeprefix("not proven: ") not in row.reason:
+            _line(out, f"  guard {word}: {guard.guard}: {guard.evidence}")
+    facts: dict[str, Fact] = {} if line else {fact.name: fact for g in row.guards for fact in g.facts}
     shared: tuple[str, ...] = ()
     for slot in row.slots:
         if line and not slot.line <= line <= max(slot.line, slot.end_line):
@@ -174,6 +175,36 @@ def chosen(out: Console, chosen: Chosen) -> None:
     out.print()
     for line in fact_lines(chosen.facts):
         _line(out, line)
+
+
+def verified(out: Console, rows: Iterable[Checked]) -> None:
+    """The table of `muhmod verify`: bytes of shared memory as compiled, predicted and allowed."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid.add_column("configuration", overflow="fold")
+    for name in ("shared B", "predicted", "limit", "registers", "spills B"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    grid.add_column("verdict", overflow="fold")
+    said = ""
+    for row in rows:
+        head = " ".join(filter(None, (row.site, row.kernel and f"-> {row.kernel}", row.file)))
+        if head != said:
+            grid.add_row(Text(head, style="bold"))
+            said = head
+        numbers = (row.shared, row.predicted, row.limit, row.registers, row.spills)
+        verdict = Text(row.verdict, style="bold red" if row.code else "green")
+        grid.add_row(Text(row.show()), *("-" if n is None else f"{n:,}" for n in numbers), verdict)
+    out.print(grid)
+
+
+def reached(out: Console, rows: Iterable[tuple[Found, tuple[Reach, ...]]], verbose: bool) -> None:
+    """The verdict on each slot; with `verbose` the way, a place a line."""
+    for site, verdicts in rows:
+        _line(out, f"{site.site}  {site.file}:{site.line}  {site.scope}", style="bold")
+        for slot, one in zip(site.slots, verdicts, strict=True):
+            style = {"reaches": "green", "unknown": "yellow"}.get(one.verdict, "red")
+            _line(out, f"  {slot.name} (line {slot.line}): {one.verdict}: {one.why}", style=style)
+            for depth, step in enumerate(one.path if verbose else ()):
+                _line(out, f"    {'  ' * min(depth, 12)}{step.file}:{step.line}  {step.does}")
 
 
 def what_if(out: Console, outcomes: Sequence[Outcome]) -> None:

@@ -187,6 +187,21 @@ def read(tree: Tree, file: str) -> bytes:
         raise FileError(f"cannot read {file}: {error.strerror}", "check its permissions") from None
 
 
+def presence(tree: Tree, file: str) -> str:
+    """What stands at a path below the tree: "file", "folder", "missing", or why that is not told."""
+    path = os.path.join(tree.package, file)
+    try:
+        target = os.path.realpath(path, strict=True)
+        inside = target.startswith(os.path.realpath(tree.package) + os.sep)
+        if not inside:
+            return "is a link out of the tree"
+        return "file" if os.path.isfile(target) else "folder" if os.path.isdir(target) else "is no plain file"
+    except (FileNotFoundError, NotADirectoryError):
+        return "is a link that leads nowhere" if os.path.islink(path) else "missing"
+    except (OSError, ValueError) as error:
+        return f"cannot be looked at: {getattr(error, 'strerror', None) or error}"
+
+
 def is_generated(data: bytes) -> bool:
     """Whether the file's head says that a generator wrote it."""
     return re.search(_GENERATED, data[:2000]) is not None

@@ -140,6 +140,11 @@ def _same_files(known: lock.Lock, of: tree.Tree) -> bool:
     listing = "\n".join(files).encode("utf-8", "surrogateescape")
     if outside or sha256(listing).hexdigest() != known.stamp.listing:
         return False
+    # Where a guard looked for a file that is none of the sources, only its presence counts.
+    listed = {*files}
+    for file, presence in known.stamp.seen:
+        if file not in listed and tree.presence(of, file) != presence:
+            return False
     digests = dict(known.stamp.seen) | {entry.file: entry.after for entry in known.entries if entry.file}
     needles = tuple(needle.encode() for needle in known.stamp.needles)
     for file in files:

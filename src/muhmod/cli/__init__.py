@@ -22,12 +22,14 @@ _COMMANDS = {
     "headers": ("rules", "headers_"),
     "map": ("map", "map_"),
     "pin": ("check", "pin"),
+    "reach": ("reach", "reach_"),
     "relock": ("check", "relock"),
     "replay": ("replay", "replay"),
     "revert": ("revert", "revert"),
     "rules": ("rules", "rules"),
     "sites": ("look", "sites"),
     "test": ("test", "test"),
+    "verify": ("verify", "verify"),
 }
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--compare", metavar="PACK,PACK,…", help="With show: in which facts and values packs differ.")
 @OUTPUT
 def rules(action: str, names: tuple[str, ...], compare: str | None, **given: Any) -> int:
-    """Rule packs, hardware and models that are known; show or validate one."""
+    """Rule packs, hardware, models and platforms that are known; show or validate one."""
     from muhmod import engine, rulebook
 
     settings = Settings(given)
@@ -91,6 +91,7 @@ def _known_packs(rulebook: Any) -> list[tuple[str, str, str]]:
             (kind.rstrip("s"), name, f"{len(rulebook.load_facts(name, kind))} facts")
             for name in rulebook.builtin(kind)
         ]
+    rows += [("platform", name, rulebook.platform(name).title) for name in rulebook.builtin("platforms")]
     return rows
 
 

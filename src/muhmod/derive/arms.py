@@ -74,6 +74,16 @@ def tests_against(arrival: Arrival, work: Work) -> list[str]:
     ]
 
 
+def reached(arrival: Arrival, work: Work, given: dict[str, Scalar]) -> bool:
+    """Whether no test on the way is known to go the other way for these values of the source's names."""
+    for condition in arrival.conditions:
+        with suppress(SyntaxError):
+            value = _evaluate(_parsed(condition.test), work, given)
+            if not condition.checked and value is not None and bool(value) is not condition.taken:
+                return False
+    return True
+
+
 def certain(arrival: Arrival, work: Work) -> bool:
     """Whether every test on the way is known to go this way."""
     return all(c.checked or holds(c.test, work) is c.taken for c in arrival.conditions)

@@ -1,147 +1,90 @@
-"""Guards: a closed set of conditions on the tree, each with the place that shows it.
+"""Whether a function is implemented, or provably a stub: all that a name may be bound to is read.
 
-A guard that cannot be evaluated does not hold, and says so.
+The two are no opposites: what cannot be read, or may do something, is neither.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Iterable
 
-from muhmod.errors import MuhmodError
-from muhmod.model import Found, GuardResult
-from muhmod.rulebook import GuardRule
+from muhmod.guards.around import Around, Verdict, split, unproven
+from muhmod.model import Found
 from muhmod.site import FunctionNode, Module, dotted, statements
 
-# Gives the module of a dotted name inside the tree, with its file; None where there is none.
-Resolver = Callable[[str], "tuple[str, Module] | None"]
 
+def implemented(symbol: str, found: Found, module: Module, of: Around) -> Verdict:
+    """Follows every call that the site makes of `symbol`, or its dotted name, to definitions; reads them.
 
-def evaluate(
-    rule: GuardRule,
-    found: Found,
-    module: Module,
-    resolve: Resolver,
-    modules: tuple[str, ...],
-    package: str,
-) -> GuardResult:
-    """Whether the guard holds for a found site in `module`. `modules`: what the target has."""
-    shown = f"{rule.symbol} {_SAYS[rule.guard]}"
-    decide = _exists if rule.guard == "exists" else _implemented
-    try:
-        holds, evidence = decide(rule.symbol, found, module, _Tree(resolve, modules, package))
-    except MuhmodError as error:
-        holds, evidence = False, f"not proven: {error.message}"
-    return GuardResult(shown, holds, evidence)
-
-
-# How the evidence of a guard begins that can neither be shown to hold nor to fail.
-UNPROVEN = "not proven: "
-_SAYS = {"implemented": "is implemented", "exists": "exists"}
-
-
-class _Tree(NamedTuple):
-    """What a guard looks into: the tree by dotted name, and what the target environment has."""
-
-    resolve: Resolver
-    modules: tuple[str, ...]
-    package: str
-
-
-def _exists(symbol: str, found: Found, module: Module, of: _Tree) -> tuple[bool, str]:
-    """Whether a name is defined or bound: a bare one beside the site, a dotted one in its module."""
-    parts = symbol.split(".")
-    for cut in range(len(parts) - 1, -1, -1):
-        target = of.resolve(".".join(parts[:cut])) if cut else (found.file, module)
-        name = ".".join(parts[cut:])
-        line = _line_of(target[1], name) if target else 0
-        if target and line:
-            return True, f"{target[0]}:{line} has {name}"
-    return False, f"{symbol} is nowhere in {found.file if len(parts) == 1 else 'the tree'}"
-
-
-def _line_of(module: Module, name: str) -> int:
-    """The line on which a dotted name of the module is defined, bound or imported; 0 where it is not."""
-    for scope in module.scopes():
-        if scope.path == name and scope.node is not None:
-            return scope.node.lineno
-    for statement in statements(module.tree.body):
-        match statement:
-            case ast.Assign(targets=targets) if any(dotted(target) == name for target in targets):
-                return statement.lineno
-            case ast.AnnAssign(target=target) if dotted(target) == name:
-                return statement.lineno
-            case ast.Import(names=names) | ast.ImportFrom(names=names):
-                if any((alias.asname or alias.name) == name for alias in names):
-                    return statement.lineno
-    return 0
-
-
-def _implemented(symbol: str, found: Found, module: Module, of: _Tree) -> tuple[bool, str]:
-    """Follows every call that the site makes of `symbol` to its definitions, and reads their bodies."""
+    With `of.wanted` False it is asked whether all of them are stubs: a verdict then is True only of what
+    may be none.
+    """
+    if "." in symbol:
+        file, inside, name = split(symbol, found, module, of)
+        if inside is None:
+            return _outside(symbol, f"{symbol} is nowhere in the tree", of)
+        return _body(file, inside, name, of, set())
     origins = _origins(symbol, found, module, of)
     if not origins:
-        return False, f"not proven: {found.file} has no call of {symbol} that can be followed"
-    evidence = ""
+        return unproven(f"{found.file} has no call of {symbol} that can be followed")
+    verdicts = []
     for where, name in origins:
         target = (found.file, module) if where == "" else of.resolve(where)
         if target is None:
-            holds, evidence = _outside(where, f"{name} comes from {where}", of.modules)
+            verdicts.append(_outside(where, f"{name} comes from {where}", of))
         else:
-            holds, evidence = _body(target[0], target[1], name, of, set())
-        if not holds:
-            return False, evidence
-    return True, evidence
+            verdicts.append(_body(target[0], target[1], name, of, set()))
+    return _every(verdicts, of)
 
 
-def _body(file: str, module: Module, name: str, of: _Tree, seen: set[str]) -> tuple[bool, str]:
+def _every(verdicts: list[Verdict], of: Around) -> Verdict:
+    """The first verdict that is not the wanted one, else the last."""
+    return next((v for v in verdicts if not v.proven or v.holds is not of.wanted), verdicts[-1])
+
+
+def _body(file: str, module: Module, name: str, of: Around, seen: set[str]) -> Verdict:
     """Whether all that the name may be bound to in the module does something."""
     if f"{file}:{name}" in seen:
-        return False, f"not proven: {name} of {file} leads back to itself"
+        return unproven(f"{name} of {file} leads back to itself")
     seen.add(f"{file}:{name}")
     nodes = _definitions(module, name)
-    imported = _imports(module.tree.body, file, of.package).get(name.split(".")[0], [])
+    imported = imports_of(module.tree.body, file, of.package).get(name.split(".")[0], [])
     rebound = module.rebinds(name) if "." not in name and nodes else 0
     if rebound:
-        return False, f"not proven: {name} is bound again in {file}:{rebound}"
+        return unproven(f"{name} is bound again in {file}:{rebound}")
     if not nodes and not imported:
-        return False, f"not proven: {name} is not defined in {file}"
-    evidence = ""
-    for node in nodes:
-        holds, evidence = _does_something(file, module, node, of, seen)
-        if not holds:
-            return False, evidence
-    for where, original in imported if not nodes else ():
+        return unproven(f"{name} is not defined in {file}")
+    if nodes:
+        return _every([_does_something(file, module, node, of, seen) for node in nodes], of)
+    verdicts = []
+    for where, original in imported:
         target = of.resolve(where)
         if target is None:
-            holds, evidence = _outside(where, f"{file} takes {name} from {where}", of.modules)
+            verdicts.append(_outside(where, f"{file} takes {name} from {where}", of))
         else:
-            holds, evidence = _body(target[0], target[1], original or name, of, seen)
-        if not holds:
-            return False, evidence
-    return True, evidence
+            verdicts.append(_body(target[0], target[1], original or name, of, seen))
+    return _every(verdicts, of)
 
 
-def _does_something(
-    file: str, module: Module, node: FunctionNode, of: _Tree, seen: set[str]
-) -> tuple[bool, str]:
+def _does_something(file: str, module: Module, node: FunctionNode, of: Around, seen: set[str]) -> Verdict:
     stub = _stub(node)
+    if stub and not of.wanted and (doubt := _doubt(node)):
+        return unproven(f"{file}:{node.lineno} {doubt}")
     if stub:
-        return False, f"{file}:{stub[0]} {stub[1]}"
+        return Verdict(False, f"{file}:{stub[0]} {stub[1]}")
     for statement in statements(node.body):
         for wanted in _imported(statement, file, of.package):
             if not _known(wanted, of):
                 place = f"{file}:{statement.lineno}"
-                return False, f"not proven: {place} imports {wanted}, which is not in the tree"
-    imports = _imports([*module.tree.body, *node.body], file, of.package)
+                return unproven(f"{place} imports {wanted}, which is not in the tree")
+    imports = imports_of([*module.tree.body, *node.body], file, of.package)
     for call in _calls(node):
         root = dotted(call.func).split(".")[0]
         for where, _ in imports.get(root, []):
             if not _known(where, of):
                 place = f"{file}:{call.lineno}"
-                return False, f"not proven: {place} calls into {where}, which is not in the tree"
+                return unproven(f"{place} calls into {where}, which is not in the tree")
     only = _only_call(node)
     return _delegate(file, module, node, only, imports, of, seen) if only else _real(file, node)
 
@@ -152,39 +95,42 @@ def _delegate(
     node: FunctionNode,
     call: ast.Call,
     imports: dict[str, list[tuple[str, str]]],
-    of: _Tree,
+    of: Around,
     seen: set[str],
-) -> tuple[bool, str]:
+) -> Verdict:
     """A body that hands everything to one call is as good as what it calls, where that can be read."""
     name = dotted(call.func)
+    if not of.wanted and (node.decorator_list or len(_calls(node)) > 1):
+        return _real(file, node)
     if _definitions(module, name):
         return _body(file, module, name, of, seen)
     root, _, rest = name.partition(".")
+    verdicts = []
     for where, original in imports.get(root, []):
         inside = ".".join(filter(None, (where, original if rest else "")))
         target = of.resolve(inside)
         if target is not None and _definitions(target[1], rest or original):
-            holds, evidence = _body(target[0], target[1], rest or original, of, seen)
-            if not holds:
-                return False, evidence
-    return _real(file, node)
+            verdicts.append(_body(target[0], target[1], rest or original, of, seen))
+        else:
+            verdicts.append(_real(file, node))
+    return _every(verdicts or [_real(file, node)], of)
 
 
-def _real(file: str, node: FunctionNode) -> tuple[bool, str]:
-    return True, f"{file}:{node.lineno} has a body"
+def _real(file: str, node: FunctionNode) -> Verdict:
+    return Verdict(True, f"{file}:{node.lineno} has a body")
 
 
-def _outside(where: str, shown: str, modules: tuple[str, ...]) -> tuple[bool, str]:
-    if where.split(".")[0] in modules:
-        return True, f"{shown}, which the pack declares present"
-    return False, f"not proven: {shown}, which is not in the tree"
+def _outside(where: str, shown: str, of: Around) -> Verdict:
+    if where.split(".")[0] in of.modules:
+        return Verdict(True, f"{shown}, which the pack declares present")
+    return unproven(f"{shown}, which is not in the tree")
 
 
-def _origins(symbol: str, found: Found, module: Module, of: _Tree) -> list[tuple[str, str]]:
+def _origins(symbol: str, found: Found, module: Module, of: Around) -> list[tuple[str, str]]:
     """The (module, name) behind each of the site's calls of `symbol`; module "" is the site's own."""
     scope = next((s for s in module.scopes() if s.path == found.scope), None)
     body = scope.node.body if scope and scope.node else module.tree.body
-    imports = _imports([*module.tree.body, *body], found.file, of.package)
+    imports = imports_of([*module.tree.body, *body], found.file, of.package)
     origins: dict[tuple[str, str], None] = {}
     for call in _calls_in(body):
         head, _, last = dotted(call.func).rpartition(".")
@@ -210,7 +156,7 @@ def _calls(node: FunctionNode) -> list[ast.Call]:
     return _calls_in(node.body)
 
 
-def _imports(body: list[ast.stmt], file: str, package: str) -> dict[str, list[tuple[str, str]]]:
+def imports_of(body: list[ast.stmt], file: str, package: str) -> dict[str, list[tuple[str, str]]]:
     """Local name: every (module, name inside it or "") that an import of the block binds it to."""
     found: dict[str, list[tuple[str, str]]] = {}
     for statement in statements(body):
@@ -243,7 +189,7 @@ def _imported(statement: ast.stmt, file: str, package: str) -> list[str]:
     return []
 
 
-def _known(name: str, of: _Tree) -> bool:
+def _known(name: str, of: Around) -> bool:
     top = name.split(".")[0]
     return top in of.modules or top in sys.stdlib_module_names or of.resolve(name) is not None
 
@@ -257,6 +203,31 @@ def _definitions(module: Module, name: str) -> list[FunctionNode]:
     ]
 
 
+def _doubt(node: FunctionNode) -> str:
+    """Why a body that does nothing may be more than a stub; empty where it is none."""
+    others = [name for name in (dotted(d) or dotted(getattr(d, "func", d)) or "an expression"
+                                for d in node.decorator_list)
+              if name.rpartition(".")[2] not in _PLAIN]  # fmt: skip
+    if others:
+        return f"{node.name} is decorated by {others[0]}, which may put something else in its place"
+    for statement in statements(node.body):
+        if isinstance(statement, ast.Return) and not _is_nothing(statement.value):
+            return f"{node.name} gives {ast.unparse(statement)[7:][:60]}"
+        if any(isinstance(part, (ast.Await, ast.Yield, ast.YieldFrom)) for part in ast.walk(statement)):
+            return f"{node.name} waits or yields"
+    return ""
+
+
+# Decorators under which a function that does nothing still does nothing.
+_PLAIN = ("staticmethod", "classmethod", "abstractmethod", "property", "override", "final", "no_grad",
+          "inference_mode")  # fmt: skip
+
+
+def _is_nothing(value: ast.expr | None) -> bool:
+    empty = isinstance(value, ast.Constant) and value.value in (None, ...)
+    return value is None or empty or _says_not_implemented(value)
+
+
 # How a block may end: by an error, having done nothing, having done something; having left or not.
 _RAISES, _IDLE, _WORKS = "raises", "idle", "works"
 
@@ -266,7 +237,9 @@ def _stub(node: FunctionNode) -> tuple[int, str] | None:
     ends, left = _ends(node.body)
     if _WORKS in ends | left:
         return None
-    raised = next((s for s in statements(node.body) if isinstance(s, ast.Raise)), None)
+    raises = [s for s in statements(node.body) if isinstance(s, ast.Raise)]
+    # The one that all ways come to says most.
+    raised = next((s for s in raises if s in node.body), next(iter(raises), None))
     if _IDLE not in ends | left and raised is not None and raised.exc is not None:
         name = dotted(raised.exc.func if isinstance(raised.exc, ast.Call) else raised.exc)
         return raised.lineno, f"{node.name} only raises {name or 'an error'}"

@@ -15,7 +15,7 @@ from muhmod.errors import FileError, RefusedError, UsageError, nearest
 if TYPE_CHECKING:
     from muhmod.engine import Options
     from muhmod.lock import Lock
-    from muhmod.rulebook import Pack
+    from muhmod.rulebook import Pack, Platform
     from muhmod.tree import Tree
 
 
@@ -55,6 +55,7 @@ NARROW = _options(
     _option("--select", metavar="SITE", multiple=True, help="Only this site (repeatable)."),
     _option("--ignore", metavar="SITE", multiple=True, help="Not this site (repeatable)."),
 )
+PLATFORM = _option("--platform", metavar="P", help="A shipped platform (cuda, rocm) or a path.")
 
 
 def output(*formats: str) -> Callable[[Any], Any]:
@@ -120,6 +121,26 @@ class Settings:
             select=words(self.get("select", "select", ())),
             ignore=words(self.get("ignore", "ignore", ())),
         )
+
+    def sites(self) -> tuple[str, ...]:
+        """The kinds of site that are selected and not ignored. Raises UsageError for one that is not known."""
+        from muhmod import catalog
+
+        options = self.options()
+        ignored = {catalog.check(name) for name in options.ignore}
+        return tuple(name for name in options.select or catalog.names() if name not in ignored)
+
+    def platform(self) -> Platform:
+        """The platform that is asked for, or that of the pack's hardware; without either nothing is declared."""
+        from muhmod import rulebook
+
+        named = self.given.get("platform")
+        if not self.get("rules", "rules"):
+            return rulebook.platform(named) if named else rulebook.Platform()
+        pack = self.pack()
+        word = named or str(pack.facts.resolve("platform").value)
+        capability = pack.facts.get("compute_capability")
+        return rulebook.platform(word, pack.modules, capability if isinstance(capability, int) else 0)
 
     def lock(self) -> Path | None:
         """The lock's path, if one is given."""

@@ -12,17 +12,25 @@ import pytest
 from muhmod import map as atlas
 from muhmod import page, tree
 from muhmod.model import Reach, Step
+from muhmod.reach import Reaches
+from muhmod.rulebook import Platform
+from muhmod.search import whole
 
 from . import browser, trees
 from .conftest import FIXTURES
+from .test_reach import ENGINEX, tree_of
 
 MAIN_PATH = "attention/ops/prefix_prefill.py"
 # The line of the stand-in tree that hands BLOCK to the launch of `_fwd_kernel`.
 LAUNCH = 53
 
 
-def chart(folder, **settings):
-    return atlas.chart(tree.locate(str(folder), tree.PACKAGES), **settings)
+def chart(folder, reached=None):
+    """The map of a folder and its tree; `reached` stands in for what is found by following each value."""
+    of = tree.locate(str(folder), tree.PACKAGES)
+    reading = whole(of)
+    asked = Reaches(reading, Platform())
+    return atlas.chart(reading, reached=reached or (lambda one, slot: asked.slot(one.file, slot))), of
 
 
 @pytest.fixture
@@ -56,7 +64,9 @@ def test_the_map_of_the_stand_in_tree(mapped, enginex):
     assert [(slot["name"], slot["value"]) for slot in tile["slots"]][:3] == [
         ("BLOCK", "128"), ("BLOCK", "64"), ("NUM_WARPS", "8"),
     ]  # fmt: skip
-    assert {slot["reach"] for slot in tile["slots"]} == {"not computed"}
+    # Its flag for Triton is False.
+    assert {slot["reach"] for slot in tile["slots"]} == {"stopped"}
+    assert "`HAS_TRITON` does not hold" in tile["slots"][0]["why"]
 
 
 def test_a_kernel_tells_its_constexprs_and_who_launches_it_with_what(mapped, enginex):
@@ -82,11 +92,17 @@ def test_every_format_says_the_same(muhmod, enginex):
     text = muhmod("map", enginex).out
     shown = muhmod("map", "--output-format", "markdown", enginex).out
     for ran in (text, shown):
-        for said in ("11 tuning sites (reach not computed)", "2 calls into precompiled modules",
-                     "prefill-tile", "512", "only raise"):  # fmt: skip
+        for said in ("11 tuning sites (no platform declared): 0 alive, 0 unknown, 11 dead", "prefill-tile",
+                     "2 calls into precompiled modules", "512", "only raise", "HAS"):  # fmt: skip
             assert said in ran
-    tables = markdown_it.MarkdownIt("commonmark").enable("table").render(shown)
-    assert tables.count("<table>") == shown.count("\n## ") - shown.count("## 0 ")
+    drawn = markdown_it.MarkdownIt("commonmark").enable("table").render(shown)
+    assert drawn.count("<table>") == shown.count("\n## ") - shown.count("## 0 ") - 1
+    # One item a site, below it one a value, below that its way.
+    assert drawn.count("\n<ul>\n<li>P2 dead") == 1
+    assert drawn.count("<li>P2 dead") == 11
+    way = "attention/ops/prefix_prefill.py:28 > attention/ops/paged_attn.py:9 > triton_utils/importing.py:4"
+    assert f"    {way} > attention/ops/paged_attn.py:8\n" in text
+    assert f"<li>{way.replace('>', '&gt;')} &gt; attention/ops/paged_attn.py:8</li>" in drawn
 
 
 def test_the_output_is_the_same_each_time_and_names_no_path_of_this_machine(muhmod, enginex):
@@ -114,6 +130,9 @@ def test_a_wrong_path_and_a_wrong_site_are_wrong_usage(muhmod, enginex, tmp_path
     assert muhmod("map", tmp_path / "nowhere").code == 2
     assert muhmod("map", "--select", "moe-confi", enginex).code == 2
     assert muhmod("map", "--output-format", "sarif", enginex).code == 2
+    ran = muhmod("map", "--platform", "cudda", enginex)
+    assert ran.code == 2
+    assert "cuda" in ran.err
 
 
 # Kernels --------------------------------------------------------------------------------------
@@ -411,23 +430,164 @@ def reached(one, slot):
 
 
 def test_priority_is_by_what_reaches_a_kernel(enginex):
-    order = [(point.priority, point.site.site) for point in chart(enginex, reached=reached).points]
+    points = chart(enginex, reached)[0].points
+    order = [(point.priority, point.site.site) for point in points]
     assert order[0] == (0, "prefill-tile")
     assert order[1] == (1, "triton-flag")
     assert {priority for priority, _ in order[2:]} == {2}
     kinds = [site for _, site in order[2:]]
     assert kinds.index("moe-config") < kinds.index("autotune-configs") < kinds.index("partition-size")
+    assert [point.dead for point in points] == [False, False, *[True] * 9]
 
 
-def test_without_reach_what_is_overwritten_comes_last(mapped, enginex):
-    slots = [slot for one in mapped(enginex)["sites"] for slot in one["slots"]]
-    assert {slot["reach"] for slot in slots} == {"not computed", "overridden"}
+def test_what_is_derived_and_alive_comes_before_what_is_only_a_literal(enginex):
+    every = chart(enginex, lambda one, slot: Reach("reaches", "so it is said"))[0].points
+    kinds = [point.site.site for point in every]
+    derived = {"prefill-tile", "moe-config", "autotune-configs", "shared-memory", "partition-size"}
+    assert [kind in derived for kind in kinds[:9]] == [True] * 7 + [False] * 2
+    # Last what no literal sets: one returns what another function does, one is a test.
+    assert [point.site.file for point in every[9:]] == ["utils.py", "attention/backends/ipex_attn.py"]
 
 
-def test_the_path_is_in_the_json(enginex):
-    document = atlas.document(chart(enginex, reached=reached))
-    slot = next(slot for slot in document["sites"][0]["slots"] if slot["reach"] == "reaches")
-    assert slot["path"][1] == {"file": MAIN_PATH, "line": LAUNCH, "does": "the launch is given it as BLOCK_M"}
+def test_a_site_of_which_nothing_is_known_is_not_called_dead(enginex):
+    points = chart(enginex, lambda one, slot: Reach("unknown", "it would have to be known"))[0].points
+    assert {(point.priority, point.dead) for point in points} == {(1, False)}
+    assert "0 alive, 11 unknown, 0 dead" in atlas.title(atlas.Map("vllm", points))
+
+
+@pytest.mark.parametrize("given", [(), ("--rules", "bi100"), ("--platform", "rocm")])
+def test_the_verdicts_are_those_of_reach(mapped, muhmod, enginex, given):
+    told = json.loads(muhmod("reach", *given, "--output-format", "json", enginex).out)
+    found = mapped(enginex, *given)
+    assert found["platform"] == told["platform"]
+    ours = {(one["site"], one["file"], one["line"]): one["slots"] for one in found["sites"]}
+    for one in told["sites"]:
+        slots = ours.pop((one["site"], one["file"], one["line"]))
+        for mine, slot in zip(slots, one["slots"], strict=True):
+            assert (mine["reach"], mine["why"], mine["path"]) == (slot["reach"], slot["why"], slot["path"])
+    assert not ours
+
+
+ALIVE = {
+    "__init__": "from vllm import user\n",
+    "table": "def get_default_config(M, E):\n    return {'BLOCK_SIZE_M': 64}\n",
+    "user": """from vllm.kernels import kernel
+from vllm.table import get_default_config
+from vllm.platforms import current_platform
+
+def run(x):
+    config = get_default_config(1, 2)
+    if not current_platform.is_rocm():
+        kernel[(1,)](x, 1, **config)
+
+run(0)
+""",
+    "kernels": """import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(X, n, BLOCK_SIZE_M: tl.constexpr):
+    pass
+""",
+}
+# From the literal to the launch in another file, and the kernel in a third.
+WAY = ["table.py:2", "user.py:6", "user.py:8", "kernels.py:5"]
+
+
+def test_a_way_leads_from_the_literal_to_the_kernel_in_every_format(mapped, muhmod, tmp_path):
+    folder = tree_of(tmp_path, **ALIVE)
+    (site,) = mapped(folder)["sites"]
+    (slot,) = site["slots"]
+    assert (site["priority"], site["dead"], slot["reach"], slot["kernel"]) == (0, False, "reaches", "kernel")
+    assert "the launch of kernel (user.py:8)" in slot["why"]
+    assert [f"{step['file']}:{step['line']}" for step in slot["path"]] == WAY
+    way = "table.py:2 > user.py:6 > :8 > kernels.py:5"
+    head = "P0  moe-config  table.py:2  get_default_config\n"
+    said = f"{head}  BLOCK_SIZE_M 64: reaches: {slot['why']}\n    {way}\n"
+    assert said in muhmod("map", folder).out
+    shown = muhmod("map", "--output-format", "markdown", folder).out
+    drawn = markdown_it.MarkdownIt("commonmark").enable("table").render(shown)
+    assert way.replace(">", "&gt;") in drawn
+    # In full, each step tells what happens there.
+    steps = [f"    {step['file']}:{step['line']}  {step['does']}" for step in slot["path"]]
+    assert "\n".join(steps) in muhmod("map", "-v", folder).out
+
+
+def test_the_platform_stops_a_way(mapped, muhmod, tmp_path):
+    folder = tree_of(tmp_path, **ALIVE)
+    (site,) = mapped(folder, "--platform", "rocm")["sites"]
+    (slot,) = site["slots"]
+    assert (site["priority"], site["dead"], slot["reach"]) == (2, True, "stopped")
+    assert "kernel" not in slot
+    assert (
+        "1 tuning sites on rocm: 0 alive, 0 unknown, 1 dead\nP2 dead  moe-config"
+        in muhmod("map", "--platform", "rocm", folder).out
+    )
+
+
+def test_the_kernel_of_an_autotuned_list_ends_its_way(mapped, muhmod, tmp_path):
+    text = """import triton
+import triton.language as tl
+
+@triton.autotune(
+    configs=[triton.Config({'BLOCK_M': 64}, num_warps=4), triton.Config({'BLOCK_M': 32}, num_warps=4)],
+    key=['n'],
+)
+@triton.jit
+def kernel(X, n, BLOCK_M: tl.constexpr):
+    pass
+
+def go(x):
+    kernel[(1,)](x, 1)
+
+go(0)
+"""
+    folder = tree_of(tmp_path, __init__="from vllm import ops\n", ops=text)
+    (site,) = mapped(folder)["sites"]
+    assert {(slot["reach"], slot["kernel"]) for slot in site["slots"]} == {("reaches", "kernel")}
+    assert {slot["path"][-1]["line"] for slot in site["slots"]} == {9}
+    # Entries that fare alike are one line.
+    assert "  2 configs: reaches: it arrives at the autotuner" in muhmod("map", folder).out
+    assert "  configs[1] BLOCK_M=32 num_warps=4: reaches:" in muhmod("map", "-v", folder).out
+
+
+def test_of_several_kernels_in_one_launch_statement_the_right_one_ends_the_way(mapped, tmp_path):
+    ops = """import triton
+import triton.language as tl
+
+@triton.jit
+def one(X, BLOCK_SIZE_M: tl.constexpr): pass
+
+@triton.jit
+def one_more(X, BLOCK_SIZE_M: tl.constexpr): pass
+
+def get_default_config(M, E):
+    return {'BLOCK_SIZE_M': 64}
+
+def go(x):
+    one[(1,)](x, 1), one_more[(1,)](x, **get_default_config(1, 2))
+
+go(0)
+"""
+    (site,) = mapped(tree_of(tmp_path, __init__="from vllm import ops\n", ops=ops))["sites"]
+    assert [slot["kernel"] for slot in site["slots"]] == ["one_more"]
+
+
+def test_what_reaches_a_kernel_of_enginex(mapped):
+    found = mapped(trees.enginex(), "--rules", "bi100")
+    rows = [(one, slot) for one in found["sites"] for slot in one["slots"]]
+    for key, wanted in ENGINEX.items():
+        said = {slot["reach"] for one, slot in rows if (one["site"], slot["name"], slot["value"]) == key}
+        assert said == wanted, key
+    order = [(one["priority"], one["site"]) for one in found["sites"]]
+    assert order[:3] == [(0, "moe-config"), (0, "v1-override"), (0, "triton-flag")]
+    assert {priority for priority, _ in order[3:]} == {2}
+    assert [one["dead"] for one in found["sites"]] == [False] * 3 + [True] * 8
+    (way,) = (slot["path"] for one, slot in rows if one["site"] == "triton-flag")
+    assert [(step["file"], step["line"]) for step in way] == [
+        ("triton_utils/importing.py", 7), ("attention/ops/paged_attn.py", 9),
+        ("attention/ops/paged_attn.py", 10),
+    ]  # fmt: skip
 
 
 # The page, in a real browser ------------------------------------------------------------------
@@ -444,11 +604,10 @@ def opened(chromium, tmp_path):
     """Opens a map's page from disk; afterwards nothing may have been asked for, said or raised."""
     seen = []
 
-    def call(folder, scheme="light", **settings):
-        of = tree.locate(str(folder), tree.PACKAGES)
+    def call(folder, scheme="light", reached=None):
         path = tmp_path / "page" / "map.html"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(page.page(atlas.chart(of, **settings), of), "utf-8")
+        path.write_text(page.page(*chart(folder, reached)), "utf-8")
         one = chromium.new_page(color_scheme=scheme)
         asked, said = [], []
         one.on("request", lambda request: asked.append(request.url))
@@ -478,22 +637,62 @@ def test_a_value_is_walked_by_keys_from_its_literal_to_the_kernel(opened, engine
     one.keyboard.press("Enter")
     one.keyboard.press("Enter")
     steps = []
-    for _ in range(4):
+    for _ in range(3):
         current = one.locator("ol.path > li[aria-current=step]")
         assert current.evaluate("node => node === document.activeElement")
         steps.append((current.locator("> .soft").inner_text(), current.locator(".hit").inner_text()))
         one.keyboard.press("ArrowRight")
     places = [place for place, _ in steps]
-    assert places[:3] == [f"{MAIN_PATH}:27", f"{MAIN_PATH}:27", f"{MAIN_PATH}:{LAUNCH}"]
+    assert places[:2] == [f"{MAIN_PATH}:27", f"{MAIN_PATH}:{LAUNCH}"]
     assert "BLOCK = 128 if current_platform.has_device_capability(80) else 64" in steps[0][1]
     assert one.locator("ol.path mark").inner_text() == "64"
     # The kernel's own line ends the path.
-    assert re.fullmatch(rf"{MAIN_PATH}:\d+", places[3])
-    assert "def _fwd_kernel(" in steps[3][1]
+    assert re.fullmatch(rf"{MAIN_PATH}:\d+", places[2])
+    assert "def _fwd_kernel(" in steps[2][1]
     one.keyboard.press("Home")
     assert one.locator("li[aria-current=step]").get_attribute("data-step") == "0"
     one.keyboard.press("Escape")
     assert one.evaluate("document.activeElement.id") == "list"
+
+
+def ways(one):
+    """(place, its line) of each step that the page shows."""
+    rows = one.locator("ol.path > li").all()
+    return [(row.locator("> .soft").inner_text(), row.locator(".hit").inner_text()) for row in rows]
+
+
+def test_a_value_that_is_clicked_is_read_to_the_kernel(opened, tmp_path):
+    one = opened(tree_of(tmp_path, **ALIVE))
+    assert "No platform declared. 0 of 1 tuning sites are dead" in one.locator("#about").inner_text()
+    one.locator("#list [role=option]", has_text="P0 moe-config").click()
+    one.get_by_role("button", name="BLOCK_SIZE_M 64 reaches").click()
+    assert "reaches: it arrives at the launch of kernel (user.py:8)" in one.locator("#detail").inner_text()
+    shown = ways(one)
+    assert [place for place, _ in shown] == WAY
+    assert "return {'BLOCK_SIZE_M': 64}" in shown[0][1]
+    assert "kernel[(1,)](x, 1, **config)" in shown[-2][1]
+    assert "def kernel(X, n, BLOCK_SIZE_M: tl.constexpr):" in shown[-1][1]
+    assert one.locator("ol.path .end").all_inner_texts() == ["here it arrives"]
+    one.get_by_role("button", name="this kernel").click()
+    assert one.locator("#detail h2").inner_text() == "kernel kernels.py:5"
+    one.get_by_role("button", name="moe-config table.py:2").click()
+    assert ways(one) == shown
+
+
+def test_a_value_that_does_not_arrive_shows_where_it_stops(opened, enginex):
+    one = opened(enginex)
+    assert "11 of 11 tuning sites are dead" in one.locator("#about").inner_text()
+    one.locator("#list [role=option]", has_text="P2 dead prefill-tile").click()
+    one.get_by_role("button", name="NUM_WARPS 8 stopped").click()
+    assert "`HAS_TRITON` does not hold" in one.locator("#detail").inner_text()
+    shown = ways(one)
+    assert [place for place, _ in shown] == [
+        f"{MAIN_PATH}:28", "attention/ops/paged_attn.py:9", "triton_utils/importing.py:4",
+        "attention/ops/paged_attn.py:8",
+    ]  # fmt: skip
+    assert "if HAS_TRITON:" in shown[-1][1]
+    assert one.locator("ol.path > li").last.locator(".end").inner_text() == "here it stops"
+    assert one.locator("ol.path .end").count() == 1
 
 
 def test_filters_narrow_what_is_listed(opened, enginex):
@@ -568,6 +767,16 @@ def test_the_page_of_a_real_tree_is_walked(opened):
     one.get_by_role("button", name="precompiled calls").click()
     one.fill("#search", "vllm_invoke_fused_moe_kernel")
     assert "config['BLOCK_SIZE_M']" in one.locator("#detail").inner_text()
+    # From the ladder's literal to the vendor's call that takes it.
+    one.fill("#search", "")
+    one.get_by_role("button", name="tuning sites").click()
+    one.locator("#list [role=option]", has_text="P0 moe-config").click()
+    one.get_by_role("button", name="BLOCK_SIZE_M 256 reaches").click()
+    shown = ways(one)
+    assert "config['BLOCK_SIZE_M'] = 256" in shown[0][1]
+    assert "marlin_gemm_moe" in shown[-1][1]
+    one.get_by_role("button", name="this precompiled call").click()
+    assert "torch.ops._moe_C.marlin_gemm_moe" in one.locator("#detail").inner_text()
 
 
 # Real trees -----------------------------------------------------------------------------------

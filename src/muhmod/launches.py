@@ -46,7 +46,8 @@ class Launch(NamedTuple):
 class Kernel(NamedTuple):
     """A Triton kernel. `tuned`: what of its parameters Triton itself sets; `callers`: kernels that call it.
 
-    `mentions`: where its name stands otherwise, as FILE:LINE, if nothing launches or calls it.
+    `first`: the line of its first decorator; `mentions`: where its name stands otherwise, as FILE:LINE, if
+    nothing launches or calls it.
     """
 
     file: str
@@ -58,6 +59,7 @@ class Kernel(NamedTuple):
     launches: tuple[Launch, ...] = ()
     callers: tuple[str, ...] = ()
     mentions: tuple[str, ...] = ()
+    first: int = 0
 
     @property
     def status(self) -> str:
@@ -260,9 +262,11 @@ class Kernels:
             else []
         )
         mentions = () if launches or callers else tuple(self._mentions(one))
+        first = min([one.node.lineno, *(mark.lineno for mark in one.node.decorator_list)])
         return Kernel(
             one.of.file, one.node.lineno, one.node.end_lineno or one.node.lineno, one.path,
             constexprs(one.node), "; ".join(tuned), tuple(sorted(launches)), tuple(sorted(callers)), mentions,
+            first,
         )  # fmt: skip
 
     def _mentions(self, one: _Jitted) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from muhmod.cli.shared import JOBS, NARROW, RULES, Out, Settings, output, say
+from muhmod.cli.shared import JOBS, NARROW, PLATFORM, RULES, Out, Settings, output, say
 from muhmod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,25 +18,31 @@ FORMATS = ("text", "json", "markdown", "html")
 @click.command("map")
 @click.argument("tree_path", required=False, metavar="TREE")
 @RULES
+@PLATFORM
 @NARROW
 @JOBS
 @output(*FORMATS)
 def map_(tree_path: str | None, **given: Any) -> int:
     """The injection points of a tree: sites, calls of precompiled modules, Triton kernels, what is gone."""
-    from muhmod import catalog, tree
     from muhmod import map as atlas
+    from muhmod import tree
+    from muhmod.reach import Reaches
+    from muhmod.search import whole
 
     settings = Settings(given, FORMATS)
     words = settings.trees([tree_path] if tree_path else [])
     if len(words) > 1:
         raise UsageError("several trees are configured", "give the one that is to be mapped")
     pack = settings.pack() if settings.get("rules", "rules") else None
-    options = settings.options()
-    ignored = {catalog.check(name) for name in options.ignore}
-    chosen = tuple(name for name in options.select or catalog.names() if name not in ignored)
+    chosen, platform = settings.sites(), settings.platform()
     out = Out(settings)
     of = tree.locate(words[0], pack.packages if pack else tree.PACKAGES)
-    made = atlas.chart(of, pack=pack, sites=chosen, reached=None, jobs=settings.jobs)
+    reading = whole(of)
+    asked = Reaches(reading, platform)
+    made = atlas.chart(
+        reading, reached=lambda found, slot: asked.slot(found.file, slot), pack=pack, platform=platform.name,
+        sites=chosen, jobs=settings.jobs,
+    )  # fmt: skip
     for fault in made.faults:
         say(fault.message, "error")
     name = settings.format()
@@ -61,6 +67,7 @@ def _text(made: Map, out: Out, *, verbose: bool) -> None:
     from muhmod import show
 
     def draw(console: Any) -> None:
+        show.outlined(console, atlas.title(made), atlas.outline(made, verbose=verbose))
         for table in atlas.tables(made, verbose=verbose):
             show.titled(console, table.title, table.columns, table.rows)
 

@@ -123,7 +123,7 @@ class Settings:
         )
 
     def sites(self) -> tuple[str, ...]:
-        """The kinds of site that are selected and not ignored. Raises UsageError for one that is not known."""
+        """The kinds of site that are selected and not ignored. Raises UsageError for an unknown one."""
         from muhmod import catalog
 
         options = self.options()
@@ -131,7 +131,7 @@ class Settings:
         return tuple(name for name in options.select or catalog.names() if name not in ignored)
 
     def platform(self) -> Platform:
-        """The platform that is asked for, or that of the pack's hardware; without either nothing is declared."""
+        """The platform that is asked for, or that of the pack's hardware; else one that declares nothing."""
         from muhmod import rulebook
 
         named = self.given.get("platform")

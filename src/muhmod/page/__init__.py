@@ -16,7 +16,7 @@ from typing import Any
 
 from muhmod import tree
 from muhmod.errors import FileError
-from muhmod.map import Map, document
+from muhmod.map import Map, document, way
 from muhmod.tree import Tree
 
 # Lines around a place, lines of a definition at most, characters of a line at most.
@@ -69,7 +69,7 @@ def _places(of: Map) -> Iterator[tuple[str, int, int]]:
     for point in of.points:
         for value in point.values:
             yield point.site.file, value.slot.line, value.slot.end_line
-            for step in value.reach.path if value.reach else ():
+            for step in way(point.site, value):
                 yield step.file, step.line, step.line
     for wrapper in of.wrappers:
         yield wrapper.file, wrapper.line, wrapper.line

@@ -72,15 +72,15 @@
   };
 
   const place = (file, line) => make("span", { class: "soft" }, shown(`${file}:${line}`));
-  const verdict = (name) => make("span", { class: `verdict ${name.replace(/\W/g, "-")}` }, name === "not computed" ? "reach not computed" : name);
+  const verdict = (name) => make("span", { class: `verdict ${name}` }, name);
 
   // What there is to choose -------------------------------------------------------------------
 
-  const best = (site) => ["reaches", "unknown", "not computed", "stopped", "overridden"].find((one) => site.slots.some((slot) => slot.reach === one)) || "";
+  const best = (site) => ["reaches", "unknown", "stopped", "overridden"].find((one) => site.slots.some((slot) => slot.reach === one)) || "";
   const items = [
     ...map.sites.map((one, number) => ({
       kind: "sites", id: `s${number}`, one, file: one.file, site: one.site, verdicts: one.slots.map((slot) => slot.reach),
-      title: `P${one.priority} ${one.site}`, under: `${one.file}:${one.line} ${one.scope}`, badge: best(one),
+      title: `P${one.priority}${one.dead ? " dead" : ""} ${one.site}`, under: `${one.file}:${one.line} ${one.scope}`, badge: best(one),
     })),
     ...map.kernels.map((one, number) => ({
       kind: "kernels", id: `k${number}`, one, file: one.file, title: one.scope, under: `${one.file}:${one.line}  ${one.status}`,
@@ -117,8 +117,8 @@
     button.addEventListener("click", () => { state.kind = kind; refresh(); });
     byId("kinds").append(button);
   }
-  const computed = map.sites.some((one) => one.slots.some((slot) => slot.path));
-  byId("about").textContent = `${map.rules ? `Rules ${map.rules}. ` : ""}${computed ? "" : "Reach not computed: no path is known beyond a value's own place."}`;
+  const dead = map.sites.filter((one) => one.dead).length;
+  byId("about").textContent = `${map.rules ? `Rules ${map.rules}. ` : ""}${map.platform ? `Platform ${map.platform}.` : "No platform declared."} ${dead} of ${map.sites.length} tuning sites are dead: none of their values reaches a kernel.`;
 
   const matching = () => {
     const words = byId("search").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -175,34 +175,29 @@
 
   // The chosen one ------------------------------------------------------------------------------
 
-  const launchAt = (step) => {
-    for (const [number, kernel] of map.kernels.entries()) {
-      if (kernel.launches.some((one) => one.file === step.file && one.line <= step.line && step.line <= one.end_line)) return number;
-    }
-    return -1;
+  const at = (step) => (one) => one.file === step.file && one.line === step.line;
+  const ends = (slot) => slot.path[slot.path.length - 1];
+  // The number of the kernel that a value's way ends at; -1 where it ends elsewhere.
+  const kernelOf = (slot) => (slot.kernel ? map.kernels.findIndex((one) => at(ends(slot))(one) && one.scope === slot.kernel) : -1);
+  const ENDS = { reaches: "here it arrives", unknown: "from here on it is not known", stopped: "here it stops", overridden: "here it is replaced" };
+
+  // What more can be looked at where a value's way ends: its kernel, or the precompiled call.
+  const onwards = (slot) => {
+    const kernel = kernelOf(slot);
+    if (kernel >= 0) return link(`k${kernel}`, "this kernel");
+    const call = slot.reach === "reaches" ? map.wrappers.findIndex(at(ends(slot))) : -1;
+    return call >= 0 ? link(`w${call}`, "this precompiled call") : "";
   };
 
-  // From the literal along the known way, to the kernel that the last launch starts.
-  const steps = (site, slot) => {
-    const found = [{ file: site.file, line: slot.line, does: `the literal: ${slot.bound || slot.name} = ${slot.value}`, columns: slot.end_line === slot.line ? [slot.column, slot.end_column] : null },
-      ...(slot.path || [])];
-    const last = found[found.length - 1];
-    const kernel = slot.reach === "reaches" ? launchAt(last) : -1;
-    if (kernel >= 0) {
-      const one = map.kernels[kernel];
-      const launch = one.launches.find((l) => l.file === last.file && l.line <= last.line && last.line <= l.end_line);
-      const given = Object.entries(launch.values).map(([name, text]) => `${name}=${text}`).join(" ");
-      found.push({ file: one.file, line: one.line, does: `the kernel ${one.scope} is launched: ${given}`, kernel });
-    }
-    return found;
-  };
-
-  const drawPath = (site, slot) => {
+  const drawPath = (slot) => {
     const path = make("ol", { class: "path", "aria-label": "The value's way" });
-    const all = steps(site, slot);
-    all.forEach((step, number) => {
-      const row = make("li", { tabindex: "-1", "data-step": String(number) }, make("strong", {}, `${number + 1}. `), shown(step.does), " ",
-        place(step.file, step.line), code(step.file, step.line, step.line, step.columns || null), step.kernel !== undefined ? link(`k${step.kernel}`, "this kernel") : "");
+    const columns = slot.end_line === slot.line ? [slot.column, slot.end_column] : null;
+    slot.path.forEach((step, number) => {
+      const end = number === slot.path.length - 1;
+      const does = number ? step.does : `the literal: ${slot.bound || slot.name} = ${slot.value}`;
+      const row = make("li", { tabindex: "-1", "data-step": String(number) }, make("strong", {}, `${number + 1}. `), shown(does), " ",
+        place(step.file, step.line), code(step.file, step.line, step.line, number ? null : columns),
+        end ? make("span", { class: `end verdict ${slot.reach}` }, ENDS[slot.reach]) : "", end ? " " : "", end ? onwards(slot) : "");
       row.addEventListener("click", () => walk(number, false));
       row.addEventListener("focus", () => walk(number, false));
       path.append(row);
@@ -233,21 +228,21 @@
   const drawSite = (site) => {
     const slot = site.slots[state.slot];
     detail.append(make("h2", {}, `${site.site} `, place(site.file, site.line)),
-      make("p", {}, shown(`${site.scope}, ${site.form}, priority P${site.priority}`)));
+      make("p", {}, shown(`${site.scope}, ${site.form}, priority P${site.priority}${site.dead ? ": dead, each value is stopped or overridden" : ""}`)));
     if (site.reason) detail.append(make("p", {}, shown(`Not rewritten: ${site.reason}`)));
     const buttons = make("div", { class: "slots", role: "group", "aria-label": "Values" });
     site.slots.forEach((one, number) => {
       const value = one.value.length > 60 ? `${one.value.slice(0, 59)}…` : one.value;
-      const button = make("button", { type: "button", "aria-pressed": String(number === state.slot) }, shown(`${one.name} ${value} `), one.reach === "not computed" ? "" : verdict(one.reach));
+      const button = make("button", { type: "button", "aria-pressed": String(number === state.slot) }, shown(`${one.name} ${value} `), verdict(one.reach));
       button.addEventListener("click", () => { state.slot = number; state.step = 0; draw(); detail.querySelectorAll(".slots button")[number].focus(); });
       buttons.append(button);
     });
     detail.append(buttons);
     if (!slot) return;
     detail.append(make("h3", {}, shown(`${slot.name}${slot.bound ? ` (${slot.bound})` : ""} = ${slot.value}`)),
-      make("p", {}, verdict(slot.reach), slot.why ? shown(`: ${slot.why}`) : ""));
+      make("p", {}, verdict(slot.reach), shown(`: ${slot.why}`)));
     if (slot.note) detail.append(make("p", { class: "soft" }, shown(slot.note)));
-    detail.append(drawPath(site, slot));
+    detail.append(drawPath(slot));
     walk(state.step, false);
   };
 
@@ -263,7 +258,7 @@
         table(["parameter", "is given"], [...Object.entries(one.values), ...Object.entries(one.options)]));
     }
     const number = map.kernels.indexOf(kernel);
-    const feeding = map.sites.flatMap((site, at) => site.slots.some((slot) => steps(site, slot).some((step) => step.kernel === number)) ? [at] : []);
+    const feeding = map.sites.flatMap((site, at) => site.slots.some((slot) => kernelOf(slot) === number) ? [at] : []);
     if (feeding.length) detail.append(make("h3", {}, "tuning sites that reach it"), make("div", { class: "slots" }, ...feeding.map((at) => link(`s${at}`, `${map.sites[at].site} ${map.sites[at].file}:${map.sites[at].line}`))));
   };
 

@@ -22,10 +22,10 @@ FLOORS = {
     "search": 5, "show": 5, "drift": 5,
     "reach": 6,
     "candidates": 6, "readers": 6, "entries": 6, "coverage": 6, "pins": 6,
-    "decide": 7, "report": 7, "live": 7,
+    "decide": 7, "report": 7, "live": 7, "names": 6, "launches": 7, "wrappers": 8, "missing": 7,
     "engine": 8, "compile": 2, "triton_cpu": 1,
     "feasible": 9, "record": 9, "sarif": 9, "markdown": 9,
-    "mutate": 2, "writer": 10, "replay": 10, "trial": 11,
+    "mutate": 2, "writer": 10, "replay": 10, "trial": 11, "map": 10, "page": 11,
     "cli": 12, "__main__": 13, "__init__": 0,
 }  # fmt: skip
 

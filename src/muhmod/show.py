@@ -213,12 +213,15 @@ def verified(out: Console, rows: Iterable[Checked]) -> None:
     out.print(grid)
 
 
+_VERDICTS = {"reaches": "green", "unknown": "yellow", "overridden": "red", "stopped": "red"}
+
+
 def reached(out: Console, rows: Iterable[tuple[Found, tuple[Reach, ...]]], verbose: bool) -> None:
     """The verdict on each slot; with `verbose` the way, a place a line."""
     for site, verdicts in rows:
         _line(out, f"{site.site}  {site.file}:{site.line}  {site.scope}", style="bold")
         for slot, one in zip(site.slots, verdicts, strict=True):
-            style = {"reaches": "green", "unknown": "yellow"}.get(one.verdict, "red")
+            style = _VERDICTS[one.verdict]
             _line(out, f"  {slot.name} (line {slot.line}): {one.verdict}: {one.why}", style=style)
             if verbose:
                 way(out, one)
@@ -317,6 +320,26 @@ def listing(out: Console, rows: Sequence[tuple[str, str, str]]) -> None:
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
     out.print(grid)
+
+
+def outlined(out: Console, title: str, lines: Iterable[tuple[int, str, str]]) -> None:
+    """The sites of `muhmod map`: (depth, text, verdict) a line."""
+    _line(out, title, style="bold")
+    for depth, text, verdict in lines:
+        _line(out, f"{'  ' * depth}{text}", style=_VERDICTS.get(verdict, "" if depth else "bold"))
+    _line(out, "")
+
+
+def titled(out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """One table of `muhmod map`: what it counts, then its rows."""
+    _line(out, title, style="bold")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        grid.add_column(name, overflow="fold", no_wrap=name in ("", "site"))
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    if grid.rows:
+        out.print(grid)
 
 
 def patch(out: Console, data: str) -> None:

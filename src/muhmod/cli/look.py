@@ -38,12 +38,10 @@ if TYPE_CHECKING:
 @OUTPUT
 def sites(trees: tuple[str, ...], **given: Any) -> int:
     """Every tuning site in the tree, its form and present value; needs no rules."""
-    from muhmod import catalog, engine, report, tree
+    from muhmod import engine, report, tree
 
     settings = Settings(given)
-    options = settings.options()
-    ignored = {catalog.check(name) for name in options.ignore}
-    chosen = tuple(name for name in options.select or catalog.names() if name not in ignored)
+    chosen = settings.sites()
     out = Out(settings)
     reports = []
     code = 0

@@ -7,30 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from muhmod.cli.shared import NARROW, RULES, Out, Settings, output, say
+from muhmod.cli.shared import NARROW, PLATFORM, RULES, Out, Settings, output, say
 
 if TYPE_CHECKING:
     from muhmod.model import Found, Reach
-    from muhmod.rulebook import Platform
 
 
 @click.command()
 @click.argument("trees", nargs=-1, metavar="TREE...")
 @RULES
-@click.option("--platform", metavar="P", help="A shipped platform (cuda, rocm) or a path.")
+@PLATFORM
 @NARROW
 @output("text", "json")
 def reach_(trees: tuple[str, ...], **given: Any) -> int:
     """Does each slot's value reach a kernel launch: reaches, overridden, stopped or unknown, with the way."""
-    from muhmod import catalog, engine, report, tree
+    from muhmod import engine, report, tree
     from muhmod.reach import Reaches
-    from muhmod.search import Reading
+    from muhmod.search import whole
 
     settings = Settings(given, ("text", "json"))
-    options = settings.options()
-    ignored = {catalog.check(name) for name in options.ignore}
-    chosen = tuple(name for name in options.select or catalog.names() if name not in ignored)
-    platform = _platform(settings, given["platform"])
+    chosen = settings.sites()
+    platform = settings.platform()
     packages = settings.pack().packages if settings.get("rules", "rules") else tree.PACKAGES
     out = Out(settings)
     reports, code = [], 0
@@ -40,7 +37,7 @@ def reach_(trees: tuple[str, ...], **given: Any) -> int:
         for fault in faults:
             say(fault.message, "error")
         code = max([code, *(fault.code for fault in faults)])
-        with Reaches(Reading(of, packages), platform).remembered() as asked:
+        with Reaches(whole(of), platform).remembered() as asked:
             rows = [(one, asked.site(one)) for one in found]
         if settings.format() == "json":
             reports.append(report.reached(of.name, platform.name, rows, code, [f.message for f in faults]))
@@ -54,15 +51,6 @@ def reach_(trees: tuple[str, ...], **given: Any) -> int:
         out.text(report.dump(reports[0] if len(reports) == 1 else reports))
     out.close()
     return code
-
-
-def _platform(settings: Settings, named: str | None) -> Platform:
-    """The platform that is asked for, or that of the pack's hardware; without either nothing is declared."""
-    from muhmod import rulebook
-
-    if settings.get("rules", "rules"):
-        return rulebook.platform_of(settings.pack(), named or "")
-    return rulebook.platform(named) if named else rulebook.Platform()
 
 
 def _counts(rows: list[tuple[Found, tuple[Reach, ...]]]) -> str:

@@ -98,7 +98,7 @@ def test_every_format_says_the_same(muhmod, enginex):
     drawn = markdown_it.MarkdownIt("commonmark").enable("table").render(shown)
     assert drawn.count("<table>") == shown.count("\n## ") - shown.count("## 0 ") - 1
     # One item a site, below it one a value, below that its way.
-    assert drawn.count("\n<ul>\n<li>P2 dead") == 1
+    assert drawn.count("\n<ul>\n<li>P0") == 1
     assert drawn.count("<li>P2 dead") == 8
     way = "attention/ops/prefix_prefill.py:28 > attention/ops/paged_attn.py:9 > triton_utils/importing.py:4"
     assert f"    {way} > attention/ops/paged_attn.py:8\n" in text

@@ -217,6 +217,32 @@ def test_explain_of_what_is_written_still_says_where_it_goes(muhmod, enginex):
     assert said.count("    reaches: it arrives at the call of ixformer.functions.fused_moe") == 3
 
 
+# What a flag would wake --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("narrow", [[], ["--select", "triton-flag"]])
+def test_a_false_flag_says_what_it_would_wake(muhmod, enginex, narrow):
+    asked = ["reach", "--rules", "bi100", *narrow]
+    (flag,) = [
+        row for row in json.loads(muhmod(*asked, "--output-format", "json", enginex).out)["sites"]
+        if row["site"] == "triton-flag"
+    ]  # fmt: skip
+    assert {(wake["site"], wake["slot"], wake["verdict"]) for wake in flag["wakes"]} == {
+        ("prefill-tile", slot, "reaches") for slot in ("BLOCK", "NUM_WARPS", "num_stages")
+    }
+    lines = muhmod(*asked, enginex).out
+    assert "  if it were True: prefill-tile attention/ops/prefix_prefill.py:28 NUM_WARPS: reaches\n" in lines
+    # The arm of another card stays as dead as it was.
+    assert [w["line"] for w in flag["wakes"] if w["slot"] == "BLOCK"] == [27, 32]
+
+
+def test_a_flag_that_is_true_wakes_nothing(muhmod, enginex):
+    importing = enginex / "triton_utils/importing.py"
+    importing.write_text(importing.read_text().replace("HAS_TRITON = False", "HAS_TRITON = True"))
+    ran = muhmod("reach", "--rules", "bi100", enginex)
+    assert "if it were" not in ran.out and "10 reaches" in ran.err
+
+
 # Verdicts are kept ------------------------------------------------------------------------------
 
 
@@ -255,8 +281,8 @@ def test_what_it_rests_on_is_part_of_its_name(muhmod, enginex, monkeypatch, own_
     elif what == "platform":
         assert muhmod(*asked, "--platform", "rocm").out != first.out and done
     else:
-        (kept,) = own_cache.glob("*.json")
-        kept.write_text('{"a": [1]}' if what == "of another shape" else kept.read_text()[:-40])
+        for kept in own_cache.glob("*.json"):
+            kept.write_text('{"a": [1]}' if what == "of another shape" else kept.read_text()[:-40])
         assert muhmod(*asked).out == first.out and done
 
 

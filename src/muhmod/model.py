@@ -228,6 +228,16 @@ class Reach(NamedTuple):
     path: tuple[Step, ...] = ()
 
 
+class Wake(NamedTuple):
+    """A slot whose value is dead, and would not be if a flag were true."""
+
+    site: str
+    file: str
+    line: int
+    slot: str
+    verdict: str
+
+
 class SlotReport(NamedTuple):
     """What becomes of one slot. `new` equals `old` where nothing changes; `note` says why.
 

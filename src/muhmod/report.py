@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from muhmod.model import Checked, Derived, Fact, Found, Reach, SiteReport, SlotReport
+from muhmod.model import Checked, Derived, Fact, Found, Reach, SiteReport, SlotReport, Wake
 from muhmod.rulebook import Pack
 from muhmod.tree import Tree
 
@@ -58,12 +58,15 @@ def reached(
     tree: str,
     platform: str,
     rows: Sequence[tuple[Found, tuple[Reach, ...]]],
+    woken: Mapping[Found, tuple[Wake, ...]],
     code: int,
     reasons: Sequence[str],
 ) -> dict[str, Any]:
     """The JSON of `muhmod reach`: the rows of `sites`, each slot with verdict, why and way."""
     document = sites(tree, (found for found, _ in rows), code, reasons)
-    for row, (_, verdicts) in zip(document["sites"], rows, strict=True):
+    for row, (found, verdicts) in zip(document["sites"], rows, strict=True):
+        if found in woken:
+            row["wakes"] = [one._asdict() for one in woken[found]]
         for slot, one in zip(row["slots"], verdicts, strict=True):
             slot |= reach(one)
     return {**document, "schema": REACH_SCHEMA, "command": "reach", "platform": platform}

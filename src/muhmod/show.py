@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -11,7 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muhmod.model import LADDER, Candidate, Checked, Derived, Fact, Found, Reach, SiteReport, Slot, SlotReport
+from muhmod.model import (
+    LADDER,
+    Candidate,
+    Checked,
+    Derived,
+    Fact,
+    Found,
+    Reach,
+    SiteReport,
+    Slot,
+    SlotReport,
+    Wake,
+)
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels.choose import Chosen
@@ -216,8 +228,13 @@ def verified(out: Console, rows: Iterable[Checked]) -> None:
 _VERDICTS = {"reaches": "green", "unknown": "yellow", "overridden": "red", "stopped": "red"}
 
 
-def reached(out: Console, rows: Iterable[tuple[Found, tuple[Reach, ...]]], verbose: bool) -> None:
-    """The verdict on each slot; with `verbose` the way, a place a line."""
+def reached(
+    out: Console,
+    rows: Iterable[tuple[Found, tuple[Reach, ...]]],
+    woken: Mapping[Found, tuple[Wake, ...]],
+    verbose: bool,
+) -> None:
+    """The verdict on each slot; with `verbose` the way, a place a line; what would wake by each flag."""
     for site, verdicts in rows:
         _line(out, f"{site.site}  {site.file}:{site.line}  {site.scope}", style="bold")
         for slot, one in zip(site.slots, verdicts, strict=True):
@@ -225,6 +242,8 @@ def reached(out: Console, rows: Iterable[tuple[Found, tuple[Reach, ...]]], verbo
             _line(out, f"  {slot.name} (line {slot.line}): {one.verdict}: {one.why}", style=style)
             if verbose:
                 way(out, one)
+        for wake in woken.get(site, ()):
+            _line(out, f"  if it were True: {wake.site} {wake.file}:{wake.line} {wake.slot}: {wake.verdict}")
 
 
 def what_if(out: Console, outcomes: Sequence[Outcome]) -> None:

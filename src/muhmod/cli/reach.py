@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @output("text", "json")
 def reach_(trees: tuple[str, ...], **given: Any) -> int:
     """Does each slot's value reach a kernel launch: reaches, overridden, stopped or unknown, with the way."""
-    from muhmod import engine, report, tree
-    from muhmod.reach import Reaches
+    from muhmod import catalog, engine, report, tree
+    from muhmod.reach import Reaches, is_false_flag
     from muhmod.search import whole
 
     settings = Settings(given, ("text", "json"))
@@ -37,14 +37,19 @@ def reach_(trees: tuple[str, ...], **given: Any) -> int:
         for fault in faults:
             say(fault.message, "error")
         code = max([code, *(fault.code for fault in faults)])
+        flags = [one for one in found if is_false_flag(one)]
+        every = engine.sites(of)[0] if flags and len(chosen) < len(catalog.names()) else found
         with Reaches(whole(of), platform).remembered() as asked:
             rows = [(one, asked.site(one)) for one in found]
+            woken = {one: asked.wakes(one, every) for one in flags}
         if settings.format() == "json":
-            reports.append(report.reached(of.name, platform.name, rows, code, [f.message for f in faults]))
+            reports.append(
+                report.reached(of.name, platform.name, rows, woken, code, [f.message for f in faults])
+            )
         else:
             from muhmod import show
 
-            out.rich(partial(show.reached, rows=rows, verbose=bool(given["verbose"])))
+            out.rich(partial(show.reached, rows=rows, woken=woken, verbose=bool(given["verbose"])))
             if not given["quiet"]:
                 say(_counts(rows))
     if reports:

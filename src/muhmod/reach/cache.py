@@ -21,9 +21,10 @@ from muhmod.search import Reading
 _MOST_FILES = 64
 
 
-def path(reading: Reading, platform: Platform) -> Path:
+def path(reading: Reading, platform: Platform, instead: Mapping[tuple[str, str], object]) -> Path:
     """Where the verdicts on exactly this tree are kept."""
-    digest = sha256(repr((__version__, sys.version_info[:2], _code(), sorted(reading.names))).encode())
+    own = (__version__, sys.version_info[:2], _code(), sorted(reading.names), sorted(instead.items()))
+    digest = sha256(repr(own).encode())
     digest.update(repr([sorted(f.items()) if isinstance(f, Mapping) else sorted(f)
                         if isinstance(f, frozenset) else f for f in platform]).encode())  # fmt: skip
     for file in reading.files:

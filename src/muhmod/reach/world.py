@@ -10,6 +10,7 @@ import ast
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from muhmod.errors import FileError
@@ -33,6 +34,7 @@ from muhmod.search import Reading
 from muhmod.site import FunctionNode, Module, dotted
 
 _MOST_HOPS = 12
+NOTHING: Mapping[tuple[str, str], object] = MappingProxyType({})
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -78,14 +80,16 @@ class Index(NamedTuple):
 class World:
     """One tree on one platform. `interpret` fills the environment of a file."""
 
-    def __init__(self, reading: Reading, platform: Platform) -> None:
+    def __init__(
+        self, reading: Reading, platform: Platform, instead: Mapping[tuple[str, str], object] = NOTHING
+    ) -> None:
         self.reading = reading
         self.platform = platform
         self.interpret: Callable[[str, Env], None] = lambda file, env: None
         # What the value under trace was found in: module names, function results, attributes.
         self.globals: dict[tuple[str, str], Marks] = {}
         # Constants that stand for what the source has: for the question what would be if.
-        self.instead: Mapping[tuple[str, str], object] = {}
+        self.instead = instead
         self._files = {*reading.files}
         self._folders = {file[: at + 1] for file in reading.files for at, c in enumerate(file) if c == "/"}
         self._envs: dict[str, Env] = {}
@@ -95,6 +99,10 @@ class World:
         self._defined: dict[str, dict[str, list[ast.AST]]] = {}
         self._changed: dict[str, bool] = {}
         self.forcing: set[Late] = set()
+
+    def read_with(self, other: World) -> None:
+        """Share with another world of the same tree what rests on its text alone."""
+        self._indices, self._mentions, self._defined = other._indices, other._mentions, other._defined
 
     # Files ----------------------------------------------------------------------------------
 

@@ -505,6 +505,9 @@ class Tracer:
                 for target in targets:
                     if isinstance(target, ast.Name):
                         state.pop(target.id, None)
+                    elif isinstance(target, ast.Subscript):
+                        marks = self.ev(target.slice, state, frame).marks
+                        self._affect(target.value, marks, node, state, frame)
             case ast.Continue() | ast.Break():
                 # Widened: what follows may run on this state too.
                 return state
@@ -747,6 +750,7 @@ class Tracer:
                             inner = inner._replace(const=value.const[index])
                         self._bind(element, inner, node, state, frame)
             case ast.Subscript(value=container, slice=index):
+                self._affect(container, self.ev(index, state, frame).marks, node, state, frame)
                 self._put(container, self._key(index, state, frame), value, node, state, frame, again=again)
             case ast.Attribute(value=of, attr=attr):
                 owner = self.ev(of, state, frame)
@@ -1598,6 +1602,11 @@ class Tracer:
             return self._autotune(name, node, everything, args, frame)
         if last in _WRAPPING and root in ("triton", "functools", "torch"):
             return Val(refs=args[0].refs if args else (), marks=args[0].marks if args else {}, open=False)
+        changed = [k.value for k in node.keywords if k.arg == "out"]
+        if last.endswith("_") and not last.startswith("_"):
+            changed += node.args[:1]
+        for holder in changed:
+            self._affect(holder, self._all(everything), node, state, frame)
         return self._library(name, root, node, everything, frame)
 
     def _library(self, name: str, root: str, node: ast.Call, everything: list[Val], frame: Frame) -> Val:
@@ -1704,6 +1713,8 @@ class Tracer:
         match method:
             case "get" | "pop" | "setdefault" | "__getitem__":
                 result = receiver.within(part)
+                if method == "pop" and args:
+                    self._affect(holder, args[0].marks, node, state, frame)
                 if method == "pop" and isinstance(holder, ast.Name) and holder.id in state and part != ANY:
                     state[holder.id], _ = state[holder.id].without(part)
                 if len(args) > 1:
@@ -1738,7 +1749,19 @@ class Tracer:
                 if added:
                     self._weak(holder, added, receiver, state, frame, statement)
                 return known(None)
+            case _ if method.endswith("_") and not method.startswith("_"):
+                # So are the methods of tensors called that work in place.
+                self._affect(holder, self._all([*args, *keywords.values()]), node, state, frame)
         return None
+
+    def _affect(self, holder: ast.expr, marks: Marks, node: ast.AST, state: State, frame: Frame) -> None:
+        """What the holder holds is changed in place by the value: it is computed from it, from here on."""
+        if not marks or not self._tracing:
+            return
+        while isinstance(holder, (ast.Subscript, ast.Starred)):
+            holder = holder.value
+        trail = min(marks.values(), key=len)
+        self._weak(holder, {(): trail}, self.ev(holder, state, frame), state, frame, node)
 
     def _update(
         self,

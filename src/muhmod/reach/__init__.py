@@ -307,7 +307,11 @@ class Reaches:
         return Reach("stopped", "nothing that is run reads it", _path(origin, longest))
 
     def _dead(self, sink: Sink) -> Dead | None:
-        """Why a sink is never arrived at: its function, or the kernel that is tuned, is never run."""
+        """Why a sink is never arrived at: a function on the way, or the kernel that is tuned, is never run."""
+        for step in sink.trail:
+            dead = self.living.line(step.file, step.line)
+            if dead is not None:
+                return dead
         if sink.within is not None:
             dead = self.living.function(sink.within)
             if dead is not None:

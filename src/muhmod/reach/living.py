@@ -49,6 +49,7 @@ class Living:
         self._asking: set[object] = set()
         self._prefixes: tuple[str, ...] | None = None
         self._computed: list[str] | None = None
+        self._lines: dict[tuple[str, int], Dead | None] = {}
         self._cut = False
 
     # Modules --------------------------------------------------------------------------------
@@ -469,6 +470,39 @@ class Living:
             if isinstance(current, _DEFINITIONS):
                 found.append(current)
             current = parents.get(id(current))
+        return found
+
+    def line(self, file: str, line: int) -> Dead | None:
+        """Why a line is never run: the function that holds it, or its module."""
+        key = (file, line)
+        if key not in self._lines:
+            path, first = "", 0
+            pending: list[tuple[str, ast.AST]] = [("", one) for one in self._body(file)]
+            while pending:
+                prefix, node = pending.pop()
+                if not isinstance(node, _DEFINITIONS) or not node.lineno < line <= (node.end_lineno or 0):
+                    continue
+                if isinstance(node, ast.ClassDef):
+                    pending = [(f"{prefix}{node.name}.", one) for one in node.body]
+                elif line >= node.body[0].lineno:
+                    path, first = f"{prefix}{node.name}", node.lineno
+                    break
+            self._lines[key] = self.function(Function(file, path, first)) if path else self.module(file)
+        return self._lines[key]
+
+    def _body(self, file: str) -> list[ast.stmt]:
+        """The statements of a module, those in the blocks of its top level too."""
+        module = self.world.module(file)
+        found: list[ast.stmt] = []
+        pending: list[ast.AST] = [module.tree] if module else []
+        while pending:
+            for name in ("body", "orelse", "finalbody", "handlers"):
+                for one in getattr(pending[0], name, ()):
+                    if isinstance(one, _DEFINITIONS):
+                        found.append(one)
+                    else:
+                        pending.append(one)
+            pending.pop(0)
         return found
 
     def place(self, file: str, node: ast.AST) -> Dead | None:

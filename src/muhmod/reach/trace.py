@@ -1761,6 +1761,11 @@ class Tracer:
         while isinstance(holder, (ast.Subscript, ast.Starred)):
             holder = holder.value
         trail = min(marks.values(), key=len)
+        if isinstance(holder, ast.Attribute):
+            owner = self.ev(holder.value, state, frame)
+            if not any(isinstance(ref, Class) for ref in owner.refs):
+                self._lost(frame, node, marks, f"who reads `{ast.unparse(holder)[:60]}`")
+                return
         self._weak(holder, {(): trail}, self.ev(holder, state, frame), state, frame, node)
 
     def _update(

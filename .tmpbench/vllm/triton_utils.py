@@ -1,2 +1,0 @@
-import triton
-import triton.language as tl

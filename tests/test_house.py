@@ -16,7 +16,7 @@ FLOORS = {
     "model": 0, "errors": 0,
     "derive": 1, "formula": 1, "rulebook": 2, "lock": 1, "tree": 1, "site": 1, "patch": 1, "fetch": 1,
     "headers": 1,
-    "flow": 2, "constants": 3, "lists": 2,
+    "flow": 2, "displays": 3, "constants": 3, "lists": 2,
     "catalog": 3, "journal": 2, "unchanged": 2,
     "rewrite": 4, "guards": 4, "fingerprint": 4,
     "search": 5, "show": 5, "drift": 5,
@@ -74,7 +74,7 @@ def test_a_codemod_knows_only_what_a_site_may_know():
     for path in (ROOT / "codemods").glob("*.py"):
         for name, _ in _imports(path):
             if name.startswith("muhmod."):
-                assert name.split(".")[1] in ("site", "flow", "constants", "lists", "model"), (
+                assert name.split(".")[1] in ("site", "flow", "displays", "constants", "lists", "model"), (
                     f"{path.name}: {name}"
                 )
             assert name.split(".")[0] not in ("os", "pathlib", "libcst"), f"{path.name}: {name}"

@@ -30,6 +30,15 @@ class Splice(NamedTuple):
     tail: str
 
 
+def around(splice: Splice, ours: str, start: int, end: int) -> tuple[int, int]:
+    """Where a splice stands whose slot's literal is at start to end: that of an added key holds more.
+
+    `ours`: the literal as it was written.
+    """
+    before, _, after = splice.new.rpartition(ours) if ours else ("", "", "")
+    return start - len(before), end + len(after)
+
+
 class Pinned(NamedTuple):
     """A slot's text before muhmod wrote (`base`) and after (`ours`; equal where nothing was written).
 

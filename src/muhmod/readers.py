@@ -60,9 +60,11 @@ class Readers(NamedTuple):
         return ""
 
 
-def readers(reading: Reading, file: str, function: str) -> Readers:
-    """The readers of what a module-level function of `file` returns."""
-    return _Follow(reading).run(file, function)
+def readers(
+    reading: Reading, file: str, function: str, names: Collection[str] = (), *, returned: bool = True
+) -> Readers:
+    """The readers of what a function of `file` returns, and of what it holds under local names."""
+    return _Follow(reading).run(file, function, names, returned=returned)
 
 
 class _Function(NamedTuple):
@@ -85,9 +87,12 @@ class _Follow:
         self.queue: list[_Function] = []
         self._imports: dict[str, dict[str, tuple[str, int, str]]] = {}
 
-    def run(self, file: str, function: str) -> Readers:
+    def run(self, file: str, function: str, names: Collection[str], *, returned: bool) -> Readers:
         """Until nothing new is found."""
-        self.make(file, function)
+        if returned:
+            self.make(file, function)
+        if names:
+            self.enqueue(_Function(file, function), names)
         steps = 0
         while self.queue and steps < _MOST_FUNCTIONS:
             steps += 1

@@ -21,7 +21,7 @@ FLOORS = {
     "rewrite": 4, "guards": 4, "fingerprint": 4,
     "search": 5, "show": 5, "drift": 5,
     "reach": 6,
-    "candidates": 6, "readers": 6, "entries": 6, "coverage": 6, "pins": 6,
+    "candidates": 6, "launch": 6, "readers": 6, "entries": 6, "coverage": 6, "pins": 6,
     "decide": 7, "report": 7,
     "engine": 8, "compile": 2, "triton_cpu": 1,
     "feasible": 9, "record": 9, "sarif": 9, "markdown": 9,

@@ -6,10 +6,9 @@ import ast
 import re
 from collections.abc import Mapping
 
-from muhmod import derive, entries, guards
+from muhmod import derive, entries, guards, launch
 from muhmod.derive.arms import possible, tests_against
 from muhmod.derive.work import Ask, Work
-from muhmod.displays import together
 from muhmod.errors import DerivationError
 from muhmod.guards import UNPROVEN
 from muhmod.lock import Entry
@@ -284,7 +283,7 @@ def _values(
     missing = [name for name, one in rule.slots.items() if name not in held and one.when_absent == "error"]
     if missing:
         shown = ", ".join(sorted({slot.name for slot in found.slots}))
-        reason = f"the slot {missing[0]} is not there; slots: {shown}{_could_add(missing[0], found)}"
+        reason = f"the slot {missing[0]} is not there; slots: {shown}{launch.next_step(missing[0], found)}"
         return row._replace(state="drifted", reason=reason, code=3), []
     closed = _no_keys(rule, found, reading, Work(pack.facts))
     if closed:
@@ -293,14 +292,14 @@ def _values(
         reports, lists = entries.decided(found, rule.slots["configs"].derive, pack.facts)
         return row._replace(slots=tuple(reports), state="pending" if lists else "already"), lists
     options = {*OPTIONS}
-    launch = options <= {*rule.slots} and found.room is not None and options <= {*found.room.held}
+    chosen = options <= {*rule.slots} and found.room is not None and options <= {*found.room.held}
     slots: list[SlotReport] = []
     edits: list[Edit] = []
     governed: set[str] = set()
     for index, slot in enumerate(found.slots):
         if {slot.name, *slot.also} & {*rule.slots}:
-            ask = Ask(slot.arrivals, launch=launch, tile=_beside(slot, found))
-            ask = _with_options(ask, rule, slot, found) if rule.adds else ask
+            ask = Ask(slot.arrivals, launch=chosen, tile=_beside(slot, found))
+            ask = launch.asked(ask, rule, slot, found) if rule.adds else ask
             report_, edit, sets = _value(index, slot, rule, found, pack, ask)
             slots.append(report_)
             edits += [edit] if edit else []
@@ -308,7 +307,8 @@ def _values(
         else:
             slots.append(_plain(slot))
     row = row._replace(slots=tuple(slots))
-    left = next((n for n, slot in enumerate(found.slots) if _is_open(slot, pack) and not slots[n].new), None)
+    work = Work(pack.facts)
+    left = next((n for n, slot in enumerate(found.slots) if _is_open(slot, work) and not slots[n].new), None)
     if left is not None:
         reason = f"{slots[left].name} cannot be added in line {slots[left].line}: {slots[left].note}"
         return row._replace(state="unrewritable", reason=reason, code=3), []
@@ -316,8 +316,10 @@ def _values(
     if unset:
         about = {slot.name for slot in found.slots if unset[0] in (slot.name, *slot.also)}
         notes = sorted({slot.note for slot in slots if slot.name in about})
-        reason = f"{unset[0]} cannot be set: {'; '.join(notes)}{_could_add(unset[0], found)}"
+        reason = f"{unset[0]} cannot be set: {'; '.join(notes)}{launch.next_step(unset[0], found)}"
         return row._replace(state="unrewritable", reason=reason, code=3), []
+    if rule.adds:
+        launch.check(found, slots, work)
     said = f"{rule.instead}; values in place instead" if rule.instead else ""
     return row._replace(state="pending" if edits else "already", reason=said), edits
 
@@ -325,15 +327,8 @@ def _values(
 # Keys that are added -----------------------------------------------------------------------------
 
 
-def _could_add(name: str, found: Found) -> str:
-    """What a pack could say to have the key written, for a message; empty where no dict lacks it."""
-    lacks = any(room.name == name for display in found.keys.displays for room in display.rooms)
-    return f'; when_absent = "add" writes {name}' if lacks else ""
-
-
-def _is_open(slot: Slot, pack: Pack) -> bool:
+def _is_open(slot: Slot, work: Work) -> bool:
     """Whether the slot is a key that is missing in a dict that this hardware takes."""
-    work = Work(pack.facts)
     return slot.room != (0, 0) and any(possible(arrival, work) for arrival in slot.arrivals)
 
 
@@ -346,10 +341,7 @@ def _no_keys(rule: Rule, found: Found, reading: Reading, work: Work) -> str:
     if nowhere:
         why = found.keys.refused or "no dict of it that is used names a tile in M, N and K"
         return f"{nowhere[0]} cannot be added: {why}"
-    rooms = [
-        slot for slot in found.slots
-        if slot.room != (0, 0) and any(possible(arrival, work) for arrival in slot.arrivals)
-    ]  # fmt: skip
+    rooms = [slot for slot in found.slots if _is_open(slot, work)]
     if not rooms:
         return ""
     names = sorted({slot.name for slot in rooms})
@@ -358,20 +350,6 @@ def _no_keys(rule: Rule, found: Found, reading: Reading, work: Work) -> str:
         keys = found.keys
         why = readers(reading, found.file, found.scope, keys.names, returned=keys.returned).refusal(names)
     return f"{', '.join(names)} cannot be added: {why}" if why else ""
-
-
-def _with_options(ask: Ask, rule: Rule, slot: Slot, found: Found) -> Ask:
-    """What is asked where the rule adds launch options: with them in a whole dict, else without."""
-    whole = any(
-        display.whole and together(way, arrival)
-        for display in found.keys.displays
-        for way in display.arrivals
-        for arrival in slot.arrivals
-    )
-    if not whole or not {*OPTIONS} <= {*rule.slots}:
-        return ask._replace(launch=False)
-    fixed = tuple(value for name in OPTIONS if type(value := rule.slots[name].value) is int)
-    return ask._replace(launch=len(fixed) < len(OPTIONS), options=fixed if len(fixed) == len(OPTIONS) else ())
 
 
 # A tile that follows the checkpoint's quantisation: blocks of 128 x 128 in those that name them.

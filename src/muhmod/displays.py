@@ -108,6 +108,10 @@ def _items(display: _Made) -> dict[str, ast.expr]:
     return {str(k.value): v for k, v in pairs if isinstance(k, ast.Constant)}
 
 
+def _is_whole(display: _Made) -> bool:
+    return {*TILE_KEYS} <= {*_items(display)}
+
+
 # What arrives ---------------------------------------------------------------------------------
 
 
@@ -127,7 +131,8 @@ def _marked(module: Module, body: list[ast.stmt], function: FunctionNode, displa
     body, function = copy.deepcopy((body, function), copies)
     added: list[dict[str, ast.expr]] = []
     for number, display in enumerate(displays):
-        lacking = [key for key in OPTIONS if key not in _items(display)]
+        # A partial dict stays without, so that it hides none of those that it is spread over.
+        lacking = [key for key in OPTIONS if key not in _items(display)] if _is_whole(display) else []
         copied = copies[id(display)]
         assert isinstance(copied, (ast.Dict, ast.Call))
         added.append({key: _put(copied, key) for key in (_mark(number), *lacking)})
@@ -144,7 +149,7 @@ def _marked(module: Module, body: list[ast.stmt], function: FunctionNode, displa
         use.kind == "return" and any(id(value.leaf.node) in marks for value in use.values)
         for use in flow.uses
     )
-    whole = {number for number, display in enumerate(displays) if {*TILE_KEYS} <= {*_items(display)}}
+    whole = {number for number, display in enumerate(displays) if _is_whole(display)}
     return _Marked(ways, returned, _scattered(flow.uses, {m: n for m, n in marks.items() if n in whole}))
 
 
@@ -195,7 +200,6 @@ def _display(
     ways: tuple[Arrival, ...],
     options: dict[str, tuple[Arrival, ...]],
 ) -> Display:
-    whole = {*TILE_KEYS} <= {*_items(display)}
     segment = segment_of(statement, display)
     last = max((module.span(value)[1] for value in _items(display).values()), default=0)
     line = module.line_of(max(0, last - 1))
@@ -205,9 +209,9 @@ def _display(
             name, last, last, line, line, "", editable=not why, reason=why, arrivals=arrivals,
             segment=(*module.span(segment), segment_kind(segment)), room=module.span(display),
         )
-        for name, arrivals in options.items() if whole and arrivals
+        for name, arrivals in options.items() if arrivals
     )  # fmt: skip
-    return Display(display.lineno, whole, ways, rooms)
+    return Display(display.lineno, _is_whole(display), ways, rooms)
 
 
 def _closed(module: Module, display: _Made) -> str:
@@ -294,6 +298,6 @@ def _loose(own: list[ast.stmt], made: Collection[int]) -> str:
     for statement in own:
         for expression in own_expressions(statement):
             for part in ast.walk(expression):
-                if isinstance(part, ast.Dict) and {*TILE_KEYS} <= {*_items(part)} and id(part) not in made:
+                if isinstance(part, ast.Dict) and _is_whole(part) and id(part) not in made:
                     return f"line {part.lineno}: the dict goes where it cannot be followed"
     return ""

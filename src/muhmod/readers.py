@@ -272,6 +272,8 @@ class _Body:
                 return self._kind(body) or self._kind(orelse)
             case ast.BoolOp(values=values):
                 return next(filter(None, map(self._kind, values)), "")
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                return "dict" if "dict" in (self._kind(left), self._kind(right)) else ""
             case ast.NamedExpr(value=value) | ast.Await(value=value):
                 return self._kind(value)
             case ast.Dict(keys=keys, values=values):
@@ -334,6 +336,9 @@ class _Body:
                     self._use(part, alone=True)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 for part in (test, body, orelse):
+                    self._use(part, alone=True)
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                for part in (left, right):
                     self._use(part, alone=True)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 self._use(operand, alone=True)

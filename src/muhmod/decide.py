@@ -352,17 +352,12 @@ def _no_keys(rule: Rule, found: Found, reading: Reading, work: Work) -> str:
     return f"{', '.join(names)} cannot be added: {why}" if why else ""
 
 
-# A tile that follows the checkpoint's quantisation: blocks of 128 x 128 in those that name them.
-_QUANTISED = re.compile(r"block_shape\[[01]\]")
-_QUANTISED_SIDE = 128
-
-
 def _beside(slot: Slot, found: Found) -> dict[str, int]:
     """The literals that arrive together with a slot's, by name; of several the one with the most tests."""
     ways = [{*arrival.conditions} for arrival in slot.arrivals]
     best: dict[str, tuple[int, int]] = {}
     for other in found.slots:
-        value = _QUANTISED_SIDE if _QUANTISED.fullmatch(other.text) else other.value
+        value = launch.side_of(other) or other.value
         tests = [len(a.conditions) for a in other.arrivals if any({*a.conditions} <= way for way in ways)]
         if type(value) is int and other.live and tests:
             for name in (other.name, *other.also):
@@ -373,19 +368,18 @@ def _beside(slot: Slot, found: Found) -> dict[str, int]:
 
 def _kept(slot: Slot, rule: Rule, found: Found, ask: Ask) -> str:
     """Why a literal of a MoE dict that the rule could set stays as it is; empty where it does not."""
-    if found.site != "moe-config" or (ask.launch and not rule.adds):
+    if found.site != "moe-config" or ask.launch:
         return ""
-    if not ask.launch and slot.name == "num_warps":
-        return "not every dict names warps and stages: left"
-    if not ask.launch and slot.name == "num_stages":
-        return "" if {*LADDER_KEYS[:3]} <= {*ask.tile} else "the tile beside it is decided elsewhere: left"
-    ways = [{*arrival.conditions} for arrival in slot.arrivals]
-    follows = any(
-        _QUANTISED.fullmatch(other.text)
-        and any({*a.conditions} <= way for a in other.arrivals for way in ways)
-        for other in found.slots
+    follows = (
+        "the tile beside it follows the quantisation's blocks: left" if launch.follows(slot, found) else ""
     )
-    return "the tile beside it follows the quantisation's blocks: left" if follows else ""
+    if slot.room != (0, 0) and follows:
+        return follows
+    if slot.name == "num_warps":
+        return (rule.adds and follows) or "not every dict names warps and stages: left"
+    if slot.name == "num_stages":
+        return "" if {*LADDER_KEYS[:3]} <= {*ask.tile} else "the tile beside it is decided elsewhere: left"
+    return follows
 
 
 def _value(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 
@@ -13,6 +14,24 @@ from muhmod.errors import LimitError
 from muhmod.model import LADDER_KEYS, OPTIONS, TILE_KEYS, Arrival, Found, Scalar, Slot, SlotReport
 from muhmod.rulebook import Rule
 
+# A tile that follows the checkpoint's quantisation: blocks of 128 x 128 in those that name them.
+_QUANTISED = re.compile(r"block_shape\[[01]\]")
+_QUANTISED_SIDE = 128
+
+
+def side_of(slot: Slot) -> int:
+    """The side of the quantisation's blocks, where the slot is one; else 0."""
+    return _QUANTISED_SIDE if _QUANTISED.fullmatch(slot.text) else 0
+
+
+def follows(slot: Slot, found: Found) -> bool:
+    """Whether a side of the tile beside a slot is one of the quantisation's blocks."""
+    ways = [{*arrival.conditions} for arrival in slot.arrivals]
+    return any(
+        side_of(other) and any({*a.conditions} <= way for a in other.arrivals for way in ways)
+        for other in found.slots
+    )
+
 
 def next_step(name: str, found: Found) -> str:
     """What a pack could say to have the key written, for a message; empty where no dict lacks it."""
@@ -21,10 +40,10 @@ def next_step(name: str, found: Found) -> str:
 
 
 def asked(ask: Ask, rule: Rule, slot: Slot, found: Found) -> Ask:
-    """The ask of a rule that adds launch options: with them for what is in a whole dict, else without."""
+    """The ask of a rule that adds launch options: with them in a whole dict, else without."""
     ways = (way for display in found.keys.displays if display.whole for way in display.arrivals)
     whole = any(together(way, arrival) for way in ways for arrival in slot.arrivals)
-    if not whole or not {*OPTIONS} <= {*rule.slots}:
+    if not whole or not {*OPTIONS} <= {*rule.slots} or follows(slot, found):
         return ask._replace(launch=False)
     fixed = tuple(value for name in OPTIONS if type(value := rule.slots[name].value) is int)
     if len(fixed) == len(OPTIONS):
@@ -75,7 +94,7 @@ def _beside(
     """The tiles that arrive on a dict's way; none where a part of it is no literal."""
     values: dict[str, dict[int, None]] = {}
     for slot, report in zip(found.slots, reports, strict=True):
-        text = report.new or report.old
+        text = str(side_of(slot) or report.new or report.old)
         arrives = any(together(a, way) and reached(a, work, given) for a in slot.arrivals)
         if slot.name in LADDER_KEYS and slot.live and text.isdigit() and arrives:
             values.setdefault(slot.name, {})[int(text)] = None

@@ -35,7 +35,8 @@ def around(splice: Splice, ours: str, start: int, end: int) -> tuple[int, int]:
 
     `ours`: the literal as it was written.
     """
-    before, _, after = splice.new.rpartition(ours) if ours else ("", "", "")
+    is_item = bool(ours) and splice.slot.partition("#")[0] in splice.new
+    before, _, after = splice.new.rpartition(ours) if is_item else ("", "", "")
     return start - len(before), end + len(after)
 
 

@@ -43,7 +43,12 @@ def asked(ask: Ask, rule: Rule, slot: Slot, found: Found) -> Ask:
     """The ask of a rule that adds launch options: with them in a whole dict, else without."""
     ways = (way for display in found.keys.displays if display.whole for way in display.arrivals)
     whole = any(together(way, arrival) for way in ways for arrival in slot.arrivals)
-    if not whole or not {*OPTIONS} <= {*rule.slots} or follows(slot, found):
+    return chosen(ask, rule) if whole and not follows(slot, found) else ask._replace(launch=False)
+
+
+def chosen(ask: Ask, rule: Rule) -> Ask:
+    """The ask where the rule's own launch options hold: derived with the tile, or the pack's literals."""
+    if not {*OPTIONS} <= {*rule.slots}:
         return ask._replace(launch=False)
     fixed = tuple(value for name in OPTIONS if type(value := rule.slots[name].value) is int)
     if len(fixed) == len(OPTIONS):

@@ -53,7 +53,7 @@ def decide_rule(
         return base._replace(state="ambiguous", reason=twice, code=3, file=first.file, line=first.line), []
     decided = []
     for source, found in search.bound:
-        row, changes = decide(rule, source, found, reading, pack)
+        row, changes = decide(rule, source, found, reading, pack, pin)
         decided.append((found.file, _warned(row, source.module, found), changes))
     edits = [(file, edit) for file, _, changes in decided for edit in changes]
     row = max((row for _, row, _ in decided), key=lambda row: (row.code, row.state == "pending"))
@@ -87,9 +87,9 @@ def _is_overload(node: Definition) -> bool:
 
 
 def decide(
-    rule: Rule, source: Source, found: Found, reading: Reading, pack: Pack
+    rule: Rule, source: Source, found: Found, reading: Reading, pack: Pack, pin: Entry | None = None
 ) -> tuple[SiteReport, list[Edit]]:
-    """State, slots and edits of one bound site."""
+    """State, slots and edits of one bound site. `pin`: how it was found before."""
     row = SiteReport(
         rule.site, "already", found.file, found.scope, found.line, found.end_line, found.form,
         rule=rule.name, slots=tuple(_plain(slot) for slot in found.slots),
@@ -114,7 +114,7 @@ def decide(
     try:
         if rule.keys:
             return _ladder(row, rule, found, reading, pack)
-        return _values(row, rule, found, reading, pack)
+        return _values(row, rule, found, reading, pack, pin)
     except DerivationError as error:
         reason = f"derivation refused: {error.message}" + (f"; {error.hint}" if error.hint else "")
         return row._replace(state="unrewritable", reason=reason, code=5), []
@@ -272,7 +272,7 @@ def _ladder(
 
 
 def _values(
-    row: SiteReport, rule: Rule, found: Found, reading: Reading, pack: Pack
+    row: SiteReport, rule: Rule, found: Found, reading: Reading, pack: Pack, pin: Entry | None
 ) -> tuple[SiteReport, list[Edit]]:
     """Each slot that the rule sets, against its derived value."""
     ladder = next((slot for slot in found.slots if slot.name == LADDER), None)
@@ -285,7 +285,8 @@ def _values(
         shown = ", ".join(sorted({slot.name for slot in found.slots}))
         reason = f"the slot {missing[0]} is not there; slots: {shown}{launch.next_step(missing[0], found)}"
         return row._replace(state="drifted", reason=reason, code=3), []
-    closed = _no_keys(rule, found, reading, Work(pack.facts))
+    written = {slot.name for slot in pin.slots if slot.ours and not slot.base} if pin else set()
+    closed = _no_keys(rule, found, reading, Work(pack.facts), written & {*rule.adds})
     if closed:
         return row._replace(state="unrewritable", reason=closed, code=3), []
     if "configs" in rule.slots:
@@ -332,8 +333,11 @@ def _is_open(slot: Slot, work: Work) -> bool:
     return slot.room != (0, 0) and any(possible(arrival, work) for arrival in slot.arrivals)
 
 
-def _no_keys(rule: Rule, found: Found, reading: Reading, work: Work) -> str:
-    """Why the keys that the rule adds cannot stand in every dict that lacks one; empty where they can."""
+def _no_keys(rule: Rule, found: Found, reading: Reading, work: Work, written: set[str]) -> str:
+    """Why the keys that the rule adds cannot stand in every dict that lacks one; empty where they can.
+
+    `written`: those that it added before; a reader that came since may not take them.
+    """
     from muhmod.readers import readers
 
     held = {name for slot in found.slots for name in (slot.name, *slot.also)}
@@ -342,10 +346,11 @@ def _no_keys(rule: Rule, found: Found, reading: Reading, work: Work) -> str:
         why = found.keys.refused or "no dict of it that is used names a tile in M, N and K"
         return f"{nowhere[0]} cannot be added: {why}"
     rooms = [slot for slot in found.slots if _is_open(slot, work)]
-    if not rooms:
+    names = sorted({slot.name for slot in rooms} | written)
+    if not names:
         return ""
-    names = sorted({slot.name for slot in rooms})
-    why = found.keys.refused or next((slot.reason for slot in rooms if not slot.editable), "")
+    why = next((slot.reason for slot in rooms if not slot.editable), "")
+    why = (found.keys.refused if rooms else "") or why
     if not why:
         keys = found.keys
         why = readers(reading, found.file, found.scope, keys.names, returned=keys.returned).refusal(names)

@@ -219,11 +219,11 @@ def _closed(module: Module, display: _Made) -> str:
     if isinstance(display, ast.Call):
         spread = any(k.arg is None for k in display.keywords) or bool(display.args)
         return f"line {display.lineno}: the dict is made of another one too" if spread else ""
-    if None in display.keys:
-        return f"line {display.lineno}: the dict is made of another one too"
-    computed = next((k for k in display.keys if k and not isinstance(k, ast.Constant)), None)
-    if computed is not None:
-        return f"line {computed.lineno}: the key `{module.source(computed)[:40]}` is no literal"
+    for key in display.keys:
+        if key is None:
+            return f"line {display.lineno}: the dict is made of another one too"
+        if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
+            return f"line {key.lineno}: the key `{module.source(key)[:40]}` is no string"
     return ""
 
 

@@ -170,6 +170,11 @@ from vllm.platforms import current_platform
 if triton.__version__ >= "2.1.0":
 
     @triton.jit
+    def _fwd_kernel_alibi(Q, Out, slopes, BLOCK_M: tl.constexpr):
+        rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+        tl.store(Out + rows, tl.load(Q + rows) * tl.load(slopes + tl.program_id(1)))
+
+    @triton.jit
     def _fwd_kernel(Q, K, V, Out, B_Seqlen, sm_scale, stride_qbs, stride_qd, stride_kbs, stride_kd,
                     stride_vbs, stride_vd, stride_obs, stride_od, BLOCK_M: tl.constexpr,
                     BLOCK_DMODEL: tl.constexpr, BLOCK_DMODEL_PADDED: tl.constexpr, BLOCK_N: tl.constexpr):
@@ -391,7 +396,11 @@ def test_the_rewritten_values_are_compiled_and_nothing_is_written(muhmod, tree, 
         assert {"num_warps", "num_stages"} == {name for name, _ in job.options}
 
 
-def test_two_launches_of_one_function_have_their_own_configurations(muhmod, package, compiler):
+def test_two_launches_of_one_function_have_their_own_configurations(muhmod, package, compiler, tmp_path):
+    pack = tmp_path / "mine.toml"
+    pack.write_text('schema = "muhmod/rules/1"\nextends = "l40s"\n[sites.prefill-tile]\n'
+                    'scope = "context_attention_fwd"\n'
+                    'slots.BLOCK = { derive = "prefill_block" }\n')  # fmt: skip
     second = PREFILL.replace(
         "        _fwd_kernel[grid](",
         """\
@@ -404,7 +413,7 @@ def test_two_launches_of_one_function_have_their_own_configurations(muhmod, pack
         _fwd_kernel[grid](""",
     )
     compiler(lambda job: Compiled(1024, 40, 0))
-    ran = verify(muhmod, package(prefill=second), "--rules", "l40s", "--select", "prefill-tile",
+    ran = verify(muhmod, package(prefill=second), "--rules", pack, "--select", "prefill-tile",
                  "--output-format", "json")  # fmt: skip
     tiles = {(r["config"]["BLOCK_M"], r["config"]["num_warps"]) for r in rows(ran)}
     assert len(rows(ran)) == 2 and len(tiles) == 2, ran.out + ran.err

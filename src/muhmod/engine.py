@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from muhmod import __version__, catalog, derive, lock, tree
 from muhmod.decide import awaited, decide, decide_rule, settled, without_values
 from muhmod.errors import FileError, MuhmodError, RefusedError, UsageError, nearest
-from muhmod.model import Edit, Found, SiteReport
+from muhmod.model import Edit, Found, SiteReport, SlotReport
 from muhmod.rulebook import Pack, Rule, in_order, natural_derivation
 from muhmod.search import (
     SUPPRESSION,
@@ -38,24 +38,31 @@ _Result = TypeVar("_Result")
 
 
 class Options(NamedTuple):
-    """What narrows a plan. `declined`: (rule, slot start) of edits that the user said no to."""
+    """What narrows a plan.
+
+    `declined`: (rule, slot start) of edits that the user said no to; `live_only`: only what is shown to
+    reach a kernel is set, as if each rule had `require_reach`.
+    """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     declined: frozenset[tuple[str, int]] = frozenset()
+    live_only: bool = False
 
 
 class Purpose(NamedTuple):
     """What a plan is for.
 
     `rewrite`: its files; `pin`: places and stamp for the lock; `advice`: what no rule owns, in the files
-    that it reads or, with `everything`, in all of the tree.
+    that it reads or, with `everything`, in all of the tree; `reach`: of which slots it is told whether
+    their values reach a kernel.
     """
 
     rewrite: bool = True
     pin: bool = True
     advice: bool = False
     everything: bool = False
+    reach: Callable[[SiteReport, SlotReport], bool] | None = None
 
 
 class Change(NamedTuple):
@@ -128,7 +135,10 @@ def plan(
     places = {rule.name: every[rule.name] for rule in active if rule.name in every}
     before = rows
     rows, edits = _without_overlaps(rows, edits)
-    wanted = [e for e in edits if (e[0], e[2].start) not in options.declined]
+    # What these rules come to rests on every file of the tree: no stamp can say that nothing changed.
+    strict = {rule.name for rule in active if rule.require_reach or options.live_only}
+    rows, back = _with_reach(rows, edits, strict, found, reading, bound_pack, purpose)
+    wanted = [e for e in edits if (e[0], e[2].start) not in options.declined | back]
     rows = [_declined(row, edits, options) for row in rows]
     rows, wanted = _waiting_again(bound_pack, rows, wanted, before)
     left = frozenset((rule, edit.name) for rule, _, edit in planned - {*wanted})
@@ -142,7 +152,7 @@ def plan(
     return Plan(
         of, pack, tuple(rows), tuple(changes_), tuple(wanted), tuple(_notes(reading, found)), known,
         tuple(place for one in places.values() for place in one),
-        _stamp(pack, reading) if purpose.pin else lock.Stamp(), tuple(advice),
+        _stamp(pack, reading) if purpose.pin and not strict else lock.Stamp(), tuple(advice),
     )  # fmt: skip
 
 
@@ -179,6 +189,42 @@ def _places(rules: list[Rule], found: dict[str, Search]) -> dict[str, list[Place
 
 
 _Edits = list[tuple[str, str, Edit]]
+
+
+def edited(row: SiteReport, slot: SlotReport) -> bool:
+    """Whether the slot is to be changed."""
+    return row.state == "pending" and slot.old != slot.new
+
+
+def governed(row: SiteReport, slot: SlotReport) -> bool:
+    """Whether a rule sets the slot, changed or not."""
+    return slot.derived is not None or slot.old != slot.new
+
+
+def _with_reach(
+    rows: list[SiteReport],
+    edits: _Edits,
+    strict: set[str],
+    found: dict[str, Search],
+    reading: Reading,
+    pack: Pack,
+    purpose: Purpose,
+) -> tuple[list[SiteReport], frozenset[tuple[str, int]]]:
+    """The rows with what is known of reach, and (rule, slot start) of the edits that are held back for it."""
+    needed = strict & {rule for rule, _, _ in edits}
+    if not needed and purpose.reach is None:
+        return rows, frozenset()
+
+    def wanted(row: SiteReport, slot: SlotReport) -> bool:
+        asked = purpose.reach is not None and purpose.reach(row, slot)
+        return asked or (row.rule in needed and edited(row, slot))
+
+    if not any(wanted(row, slot) for row in rows for slot in row.slots):
+        return rows, frozenset()
+    from muhmod import live
+
+    rows = live.judged(rows, found, reading, pack, wanted)
+    return live.held(rows, edits, needed)
 
 
 class _Held:
@@ -415,9 +461,11 @@ def _declined(row: SiteReport, edits: list[tuple[str, str, Edit]], options: Opti
     no = [edit for edit in own if (row.rule, edit.start) in options.declined]
     if own and len(no) == len(own):
         return row._replace(state="skipped", reason="declined by the user")
-    numbers = {int(edit.name.rpartition("#")[2]) for edit in no}
+    numbers = {edit.number for edit in no}
     slots = tuple(
-        slot._replace(new=slot.old, note="declined by the user", derived=None) if n in numbers else slot
+        slot._replace(new=slot.old, note="declined by the user", derived=None)
+        if n in numbers and slot.old != slot.new
+        else slot
         for n, slot in enumerate(row.slots)
     )
     return row._replace(slots=slots)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from muhmod import kept
 from muhmod.errors import FileError, MuhmodError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ class Release(NamedTuple):
 
 def cache() -> Path:
     """Where releases are kept: $MUHMOD_CACHE, else the user's cache folder (XDG)."""
-    own, shared = os.environ.get("MUHMOD_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    return (Path(own) if own else Path(shared or Path.home() / ".cache") / "muhmod") / "releases"
+    return kept.folder("releases")
 
 
 def releases(

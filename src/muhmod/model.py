@@ -231,6 +231,11 @@ class Edit(NamedTuple):
     segment: tuple[int, int, Literal["statement", "expression", "block"]]
     payload: tuple[object, ...] = ()
 
+    @property
+    def number(self) -> int:
+        """The number of its slot in the site's report."""
+        return int(self.name.rpartition("#")[2])
+
 
 class GuardResult(NamedTuple):
     """A guard, whether it holds, the place or the numbers that show it, and the facts that it used."""
@@ -239,6 +244,35 @@ class GuardResult(NamedTuple):
     holds: bool
     evidence: str
     facts: tuple[Fact, ...] = ()
+
+
+class Step(NamedTuple):
+    """One place on a value's way: file relative to the tree, 1-based line, what happens there."""
+
+    file: str
+    line: int
+    does: str
+
+
+class Reach(NamedTuple):
+    """Whether a slot's value arrives at a kernel: the verdict, why, and the way as far as it goes.
+
+    `verdict` is "reaches", "overridden", "stopped" or "unknown".
+    """
+
+    verdict: str
+    why: str
+    path: tuple[Step, ...] = ()
+
+
+class Wake(NamedTuple):
+    """A slot whose value is dead, and would not be if a flag were true."""
+
+    site: str
+    file: str
+    line: int
+    slot: str
+    verdict: str
 
 
 class SlotReport(NamedTuple):
@@ -259,6 +293,15 @@ class SlotReport(NamedTuple):
     end_column: int = 0
     # Names of other slots that the same literal sets.
     also: tuple[str, ...] = ()
+    reach: Reach | None = None
+
+    @property
+    def mark(self) -> str:
+        """What reach says, for people: `reaches`, `dead: …` or `unknown: …`; empty where it was not asked."""
+        if self.reach is None or self.reach.verdict == "reaches":
+            return "reaches" if self.reach else ""
+        word = "unknown" if self.reach.verdict == "unknown" else f"dead: {self.reach.verdict}"
+        return f"{word}: {self.reach.why}"
 
 
 class Difference(NamedTuple):
@@ -307,25 +350,6 @@ class SiteReport(NamedTuple):
     differences: tuple[Difference, ...] = ()
     literals: tuple[ThreeWay, ...] = ()
     pinned: str = ""
-
-
-class Step(NamedTuple):
-    """One place on a value's way: file relative to the tree, 1-based line, what happens there."""
-
-    file: str
-    line: int
-    does: str
-
-
-class Reach(NamedTuple):
-    """Whether a slot's value arrives at a kernel: the verdict, why, and the way as far as it goes.
-
-    `verdict` is "reaches", "overridden", "stopped" or "unknown".
-    """
-
-    verdict: str
-    why: str
-    path: tuple[Step, ...] = ()
 
 
 class Checked(NamedTuple):

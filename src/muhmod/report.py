@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from muhmod.model import Checked, Derived, Fact, Found, Reach, SiteReport, SlotReport
+from muhmod.model import Checked, Derived, Fact, Found, Reach, SiteReport, SlotReport, Wake
 from muhmod.rulebook import Pack
 from muhmod.tree import Tree
 
@@ -46,6 +46,11 @@ def report(
     }
 
 
+def reach(one: Reach) -> dict[str, Any]:
+    """A verdict, why, and the way, as keys of a slot."""
+    return {"reach": one.verdict, "why": one.why, "path": [step._asdict() for step in one.path]}
+
+
 REACH_SCHEMA = "muhmod/reach/1"
 
 
@@ -53,14 +58,17 @@ def reached(
     tree: str,
     platform: str,
     rows: Sequence[tuple[Found, tuple[Reach, ...]]],
+    woken: Mapping[Found, tuple[Wake, ...]],
     code: int,
     reasons: Sequence[str],
 ) -> dict[str, Any]:
     """The JSON of `muhmod reach`: the rows of `sites`, each slot with verdict, why and way."""
     document = sites(tree, (found for found, _ in rows), code, reasons)
-    for row, (_, verdicts) in zip(document["sites"], rows, strict=True):
+    for row, (found, verdicts) in zip(document["sites"], rows, strict=True):
+        if found in woken:
+            row["wakes"] = [one._asdict() for one in woken[found]]
         for slot, one in zip(row["slots"], verdicts, strict=True):
-            slot |= {"reach": one.verdict, "why": one.why, "path": [step._asdict() for step in one.path]}
+            slot |= reach(one)
     return {**document, "schema": REACH_SCHEMA, "command": "reach", "platform": platform}
 
 
@@ -257,6 +265,8 @@ def _slot(slot: SlotReport) -> dict[str, Any]:
         out["bound"] = slot.bound
     if slot.note:
         out["note"] = slot.note
+    if slot.reach is not None:
+        out |= reach(slot.reach)
     if slot.derived is not None:
         out |= _reasons(slot.derived)
     return out
@@ -357,8 +367,11 @@ def changes(row: SiteReport) -> list[str]:
     changed = [slot for slot in row.slots if slot.old != slot.new]
     if any(slot.name.startswith("configs") for slot in changed):
         before, after = (sum(bool(getattr(s, key)) for s in row.slots) for key in ("old", "new"))
-        return [f"{before} -> {after} configs"]
-    return [f"{slot.name} {slot.old or 'nothing'} -> {slot.new or 'removed'}" for slot in changed]
+        return [", ".join(filter(None, (f"{before} -> {after} configs", changed[0].mark)))]
+    return [
+        ", ".join(filter(None, (f"{s.name} {s.old or 'nothing'} -> {s.new or 'removed'}", s.mark)))
+        for s in changed
+    ]
 
 
 def advised(advice: Sequence[Advice], *, full: bool) -> list[str]:

@@ -81,7 +81,7 @@ _CONFIG: dict[str, Any] = {
 _STATUSES: tuple[Status, ...] = ("measured", "documented", "assumed")
 _PACK_KEYS = {"schema", "title", "extends", "hardware", "model", "packages", "modules", "choose", "sites"}
 _SITE_KEYS = {"site", "scope", "beside", "slots", "remove", "guards", "when_guard_false",
-              "when_absent", "expect", "depends_on", "emit"}  # fmt: skip
+              "when_absent", "expect", "depends_on", "emit", "require_reach"}  # fmt: skip
 _SLOT_KEYS = {"derive", "value", "reason", "when_absent"}
 # Guard: (the key that says what it is about, the keys that it needs beside it).
 _GUARDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -155,6 +155,8 @@ class Rule(NamedTuple):
     # What it sets in place where no ladder can stand, and why it does so on the tree at hand.
     leaves: Mapping[str, SlotRule] = {}
     instead: str = ""
+    # Only what is shown to reach a kernel is set.
+    require_reach: bool = False
 
     @property
     def adds(self) -> tuple[str, ...]:
@@ -228,6 +230,16 @@ def platform(name: str, modules: Iterable[str] = (), capability: int = 0) -> Pla
         frozenset(_words(document, never, "members")), frozenset(_words(document, never, "modules")),
         frozenset(modules), capability,
     )  # fmt: skip
+
+
+def platform_of(pack: Pack, named: str = "") -> Platform:
+    """The platform of a pack's hardware, or the named one with its modules and card. Raises UsageError."""
+    capability = pack.facts.get("compute_capability")
+    level = capability if isinstance(capability, int) else 0
+    word = named or str(pack.facts.get("platform"))
+    if not named and word not in builtin("platforms"):
+        return Platform(modules=frozenset(pack.modules), capability=level)
+    return platform(word, pack.modules, level)
 
 
 class _Document(NamedTuple):
@@ -643,6 +655,8 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
     slots = document.check(table.get("slots", {}), table.get("slots", {}), *keys, "slots")
     if not isinstance(table.get("remove", False), bool):
         raise document.fail("remove must be true or false", *keys, "remove")
+    if not isinstance(table.get("require_reach", False), bool):
+        raise document.fail("require_reach must be true or false", *keys, "require_reach")
     if not isinstance(table.get("guards", []), list):
         raise document.fail("guards must be a list", *keys, "guards")
     guards = tuple(_guard(document, keys, n, row) for n, row in enumerate(table.get("guards", [])))
@@ -659,6 +673,7 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
         when_absent=table.get("when_absent", "error"),
         expect=expect,
         depends_on=tuple(_words(document, table, "depends_on")),
+        require_reach=table.get("require_reach", False) is True,
     )
     _check_added(document, keys, rule)
     if not rule.keys:

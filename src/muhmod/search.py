@@ -103,6 +103,11 @@ class Reading:
         return os.path.relpath(os.path.realpath(path), self.tree.package)
 
 
+def whole(of: Tree) -> Reading:
+    """A tree that is called by its own name, or by those of known packages where its folder has another."""
+    return Reading(of, () if of.name in tree.PACKAGES else tree.PACKAGES)
+
+
 def neighbours(of: Tree) -> Callable[[str], Resolve]:
     """`Reading.from_file` for a tree of which other files are read only where a site asks for them."""
     once = cache(lambda: Reading(of, ()))

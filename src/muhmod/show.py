@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -11,7 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muhmod.model import LADDER, Candidate, Checked, Derived, Fact, Found, Reach, SiteReport, Slot, SlotReport
+from muhmod.model import (
+    LADDER,
+    Candidate,
+    Checked,
+    Derived,
+    Fact,
+    Found,
+    Reach,
+    SiteReport,
+    Slot,
+    SlotReport,
+    Wake,
+)
 
 if TYPE_CHECKING:
     from muhmod.derive.kernels.choose import Chosen
@@ -55,9 +67,15 @@ def _values(row: SiteReport) -> list[str]:
     lines = [row.reason] if row.reason else []
     changed = [slot for slot in row.slots if slot.old != slot.new]
     if any(slot.name.startswith("configs") for slot in row.slots):
-        lines += _list_values(row)
+        lines += _list_values(row) if row.state != "held" else []
     elif row.state != "skipped":
-        lines += [f"{_name(s)} {s.old or 'nothing'} -> {s.new or 'removed'}{_why(s)}" for s in changed]
+        lines += [
+            f"{_name(s)} {s.old or 'nothing'} -> {s.new or 'removed'}{_why(s)}{_mark(s)}" for s in changed
+        ]
+        if row.state != "held":
+            lines += [
+                f"{_name(s)} {s.old or 'nothing'}: {s.note}" for s in row.slots if s.note.startswith("held: ")
+            ]
         same = [s for s in row.slots if s.old == s.new and s.derived is not None]
         lines += [f"{_name(s)} {s.old}{_why(s)}" for s in same]
         over = [s for s in row.slots if s.note.startswith("overwritten")]
@@ -82,7 +100,12 @@ def _list_values(row: SiteReport) -> list[str]:
     total = f"{len(gone) + len(stays)} -> {len(stays) + len(new)} configs"
     parts = [f"{len(gone) - len(slower)} cannot run (limit)"] if len(gone) > len(slower) or not slower else []
     parts += [f"{len(slower)} slower (heuristic)"] if slower else []
-    return [f"{total}: {', '.join(parts)}, {len(stays)} stay, {len(new)} added (heuristic)"]
+    said = f"{total}: {', '.join(parts)}, {len(stays)} stay, {len(new)} added (heuristic)"
+    return [said + _mark((gone or new)[0])]
+
+
+def _mark(slot: SlotReport) -> str:
+    return f"  {slot.mark}" if slot.mark else ""
 
 
 def _why(slot: SlotReport) -> str:
@@ -135,7 +158,17 @@ def _slot_steps(out: Console, slot: SlotReport, before: tuple[str, ...]) -> tupl
         _line(out, f"    {number}. {step}")
     for warning in slot.derived.warnings if slot.derived else ():
         _line(out, f"    warning: {warning}")
+    if slot.reach is not None:
+        _line(out, f"    {slot.mark if slot.reach.verdict != 'reaches' else f'reaches: {slot.reach.why}'}")
+        way(out, slot.reach)
     return steps[:-1] if len(steps) > 1 and slot.name.startswith("configs[+") else ()
+
+
+def way(out: Console, reach: Reach) -> None:
+    """A value's way as a tree: each place below the one that it came from."""
+    for depth, step in enumerate(reach.path):
+        branch = f"{'   ' * min(depth - 1, 11)}└─ " if depth else ""
+        _line(out, f"      {branch}{step.file}:{step.line}  {step.does}")
 
 
 def fact_lines(facts: Iterable[Fact]) -> list[str]:
@@ -200,15 +233,25 @@ def verified(out: Console, rows: Iterable[Checked]) -> None:
     out.print(grid)
 
 
-def reached(out: Console, rows: Iterable[tuple[Found, tuple[Reach, ...]]], verbose: bool) -> None:
-    """The verdict on each slot; with `verbose` the way, a place a line."""
+_VERDICTS = {"reaches": "green", "unknown": "yellow", "overridden": "red", "stopped": "red"}
+
+
+def reached(
+    out: Console,
+    rows: Iterable[tuple[Found, tuple[Reach, ...]]],
+    woken: Mapping[Found, tuple[Wake, ...]],
+    verbose: bool,
+) -> None:
+    """The verdict on each slot; with `verbose` the way, a place a line; what would wake by each flag."""
     for site, verdicts in rows:
         _line(out, f"{site.site}  {site.file}:{site.line}  {site.scope}", style="bold")
         for slot, one in zip(site.slots, verdicts, strict=True):
-            style = {"reaches": "green", "unknown": "yellow"}.get(one.verdict, "red")
+            style = _VERDICTS[one.verdict]
             _line(out, f"  {slot.name} (line {slot.line}): {one.verdict}: {one.why}", style=style)
-            for depth, step in enumerate(one.path if verbose else ()):
-                _line(out, f"    {'  ' * min(depth, 12)}{step.file}:{step.line}  {step.does}")
+            if verbose:
+                way(out, one)
+        for wake in woken.get(site, ()):
+            _line(out, f"  if it were True: {wake.site} {wake.file}:{wake.line} {wake.slot}: {wake.verdict}")
 
 
 def what_if(out: Console, outcomes: Sequence[Outcome]) -> None:
@@ -304,6 +347,26 @@ def listing(out: Console, rows: Sequence[tuple[str, str, str]]) -> None:
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
     out.print(grid)
+
+
+def outlined(out: Console, title: str, lines: Iterable[tuple[int, str, str]]) -> None:
+    """The sites of `muhmod map`: (depth, text, verdict) a line."""
+    _line(out, title, style="bold")
+    for depth, text, verdict in lines:
+        _line(out, f"{'  ' * depth}{text}", style=_VERDICTS.get(verdict, "" if depth else "bold"))
+    _line(out, "")
+
+
+def titled(out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """One table of `muhmod map`: what it counts, then its rows."""
+    _line(out, title, style="bold")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        grid.add_column(name, overflow="fold", no_wrap=name in ("", "site"))
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    if grid.rows:
+        out.print(grid)
 
 
 def patch(out: Console, data: str) -> None:

@@ -20,6 +20,7 @@ _COMMANDS = {
     "derive": ("derive", "derive_"),
     "explain": ("look", "explain"),
     "headers": ("rules", "headers_"),
+    "map": ("map", "map_"),
     "pin": ("check", "pin"),
     "reach": ("reach", "reach_"),
     "relock": ("check", "relock"),

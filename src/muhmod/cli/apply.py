@@ -13,6 +13,7 @@ from muhmod.cli.shared import (
     DIRTY,
     FORMATS,
     JOBS,
+    LIVE,
     LOCK,
     NARROW,
     RULES,
@@ -27,10 +28,10 @@ from muhmod.cli.shared import (
 from muhmod.errors import MuhmodError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from muhmod.engine import Options, Plan
-    from muhmod.model import SiteReport
+    from muhmod.model import SiteReport, SlotReport
 
 
 @click.command()
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 @click.option("-i", "--interactive", is_flag=True, help="Ask for each edit.")
 @click.option("--exit-non-zero-on-fix", is_flag=True, help="Exit 1 if something was written.")
 @NARROW
+@LIVE
 @LOCK
 @DIRTY
 @JOBS
@@ -59,7 +61,7 @@ def apply(trees: tuple[str, ...], **given: Any) -> int:
     with writing(located, mode):
         pairs = locked(located, settings)
         # What a lock would record is made out only where one will be written.
-        purpose = engine.Purpose(pin=mode == "write")
+        purpose = engine.Purpose(pin=mode == "write", reach=_reach(mode, settings))
         made = engine.plan_all(pairs, pack, settings.options(), purpose, settings.jobs)
         code = max(plan.code for plan in made)
         if given["interactive"]:
@@ -77,6 +79,16 @@ def apply(trees: tuple[str, ...], **given: Any) -> int:
         code = 1
     _report_apply(made, mode, code, refusal, settings)
     return code
+
+
+def _reach(mode: str, settings: Settings) -> Callable[[SiteReport, SlotReport], bool] | None:
+    """Of which slots reach is told: those that change; of none where a patch alone, or nothing, is shown."""
+    from muhmod import engine
+
+    given = settings.given
+    if given["quiet"] or (mode == "diff" and settings.format() == "text" and not given["verbose"]):
+        return None
+    return engine.edited
 
 
 def _write(made: list[Plan], settings: Settings) -> tuple[list[Plan], str, int]:
@@ -126,7 +138,7 @@ def _ask(plan: Plan, options: Options, ours: set[str]) -> Plan:
     for rule, file, edit in plan.edits:
         row = next(row for row in plan.sites if row.rule == rule)
         answer = "y" if rule in ours else rest or together.get(rule, "")
-        answer = answer or _answer(row, file, int(edit.name.rpartition("#")[2]), whole=rule in together)
+        answer = answer or _answer(row, file, edit.number, whole=rule in together)
         if answer in ("a", "q"):
             rest = "y" if answer == "a" else "n"
             answer = rest
@@ -244,7 +256,8 @@ def _preamble(plan: Plan) -> str:
             if slot.old == slot.new:
                 continue
             kind = f" ({slot.derived.kind})" if slot.derived else ""
-            lines.append(f"#   {slot.name}: {slot.old or 'nothing'} -> {slot.new or 'removed'}{kind}")
+            mark = f", {slot.mark}" if slot.mark else ""
+            lines.append(f"#   {slot.name}: {slot.old or 'nothing'} -> {slot.new or 'removed'}{kind}{mark}")
             for number, step in enumerate(slot.derived.steps if slot.derived else (), 1):
                 if step not in said:
                     lines.append(f"#     {number}. {step}")

@@ -11,6 +11,7 @@ from muhmod import unchanged
 from muhmod.cli.shared import (
     FORMATS,
     JOBS,
+    LIVE,
     LOCK,
     NARROW,
     RULES,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @RULES
 @click.option("--strict", is_flag=True, help="Tuning literals that no rule owns count too.")
 @NARROW
+@LIVE
 @LOCK
 @JOBS
 @output(*FORMATS)
@@ -50,7 +52,8 @@ def check(trees: tuple[str, ...], **given: Any) -> int:
     pack, located = _pack_and_trees(words, settings)
     everything = given["strict"] or bool(given["verbose"]) or settings.format() == "json"
     wanted = given["strict"] or not given["quiet"]
-    purpose = engine.Purpose(rewrite=False, pin=False, advice=wanted, everything=everything)
+    reach = None if given["quiet"] else engine.edited
+    purpose = engine.Purpose(rewrite=False, pin=False, advice=wanted, everything=everything, reach=reach)
     with writing(located, "check"):
         pairs = locked(located, settings)
         made = engine.plan_all(pairs, pack, settings.options(), purpose, settings.jobs)

@@ -22,8 +22,10 @@ from muhmod.cli.shared import (
 from muhmod.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from muhmod.engine import Plan
-    from muhmod.model import SiteReport
+    from muhmod.model import SiteReport, SlotReport
     from muhmod.rulebook import Pack
     from muhmod.tree import Tree
 
@@ -36,12 +38,10 @@ if TYPE_CHECKING:
 @OUTPUT
 def sites(trees: tuple[str, ...], **given: Any) -> int:
     """Every tuning site in the tree, its form and present value; needs no rules."""
-    from muhmod import catalog, engine, report, tree
+    from muhmod import engine, report, tree
 
     settings = Settings(given)
-    options = settings.options()
-    ignored = {catalog.check(name) for name in options.ignore}
-    chosen = tuple(name for name in options.select or catalog.names() if name not in ignored)
+    chosen = settings.sites()
     out = Out(settings)
     reports = []
     code = 0
@@ -92,7 +92,7 @@ def explain(target: str, tree_path: str | None, **given: Any) -> int:
     if file is None and not place:
         return _explain_derived(target, pack, settings)
     of = tree.locate(place or _package_above(file, pack), pack.packages)
-    made = engine.plan(of, pack)
+    made = engine.plan(of, pack, purpose=engine.Purpose(reach=_asked(target, line)))
     row = _row_at(made, file, line, of) if file else _row_named(made, target)
     out = Out(settings)
     if settings.format() == "json":
@@ -106,6 +106,17 @@ def explain(target: str, tree_path: str | None, **given: Any) -> int:
         out.rich(partial(show.explain, row=row, line=line))
     out.close()
     return row.code if row.code in (4, 5) else 0
+
+
+def _asked(target: str, line: int) -> Callable[[SiteReport, SlotReport], bool]:
+    """Which slots are told about: what the rule sets of the site, or on the line."""
+    from muhmod import engine
+
+    def wanted(row: SiteReport, slot: SlotReport) -> bool:
+        here = slot.line <= line <= max(slot.line, slot.end_line) if line else target in (row.rule, row.site)
+        return here and engine.governed(row, slot)
+
+    return wanted
 
 
 def _here(pack: Pack) -> str:

@@ -15,11 +15,11 @@ from muhmod.errors import FileError, RefusedError, UsageError, nearest
 if TYPE_CHECKING:
     from muhmod.engine import Options
     from muhmod.lock import Lock
-    from muhmod.rulebook import Pack
+    from muhmod.rulebook import Pack, Platform
     from muhmod.tree import Tree
 
 
-FORMATS = ("text", "json", "sarif", "github", "markdown")
+FORMATS = ("text", "json", "sarif", "github", "markdown", "html")
 
 
 def say(text: str, level: str = "") -> None:
@@ -55,6 +55,7 @@ NARROW = _options(
     _option("--select", metavar="SITE", multiple=True, help="Only this site (repeatable)."),
     _option("--ignore", metavar="SITE", multiple=True, help="Not this site (repeatable)."),
 )
+PLATFORM = _option("--platform", metavar="P", help="A shipped platform (cuda, rocm) or a path.")
 
 
 def output(*formats: str) -> Callable[[Any], Any]:
@@ -70,6 +71,7 @@ def output(*formats: str) -> Callable[[Any], Any]:
 
 SOME_FORMATS = ("text", "json", "github")
 OUTPUT = output(*SOME_FORMATS)
+LIVE = _option("--live-only", is_flag=True, help="Set only what is shown to reach a kernel; hold the rest.")
 LOCK = _option("--lock", "lock_path", metavar="FILE", help="The lock, if not beside TREE.")
 DIRTY = _options(
     _option("--allow-dirty", is_flag=True, default=None, help="Write files that have uncommitted changes."),
@@ -119,7 +121,25 @@ class Settings:
         return Options(
             select=words(self.get("select", "select", ())),
             ignore=words(self.get("ignore", "ignore", ())),
+            live_only=bool(self.get("live_only", "live-only", False)),
         )
+
+    def sites(self) -> tuple[str, ...]:
+        """The kinds of site that are selected and not ignored. Raises UsageError for an unknown one."""
+        from muhmod import catalog
+
+        options = self.options()
+        ignored = {catalog.check(name) for name in options.ignore}
+        return tuple(name for name in options.select or catalog.names() if name not in ignored)
+
+    def platform(self) -> Platform:
+        """The platform that is asked for, or that of the pack's hardware; else one that declares nothing."""
+        from muhmod import rulebook
+
+        named = self.given.get("platform")
+        if not self.get("rules", "rules"):
+            return rulebook.platform(named) if named else rulebook.Platform()
+        return rulebook.platform_of(self.pack(), named or "")
 
     def lock(self) -> Path | None:
         """The lock's path, if one is given."""

@@ -8,13 +8,15 @@ a branch, import or call that is excluded, or since nobody takes it further. `un
 from __future__ import annotations
 
 import ast
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from muhmod.model import Found, Reach, Slot, Step
+from muhmod.model import Found, Reach, Slot, Step, Wake
+from muhmod.reach import cache
 from muhmod.reach.living import Dead, Living
-from muhmod.reach.trace import Loose, Sink, Tracer
-from muhmod.reach.value import Function, Marks, Trail, joined
-from muhmod.reach.world import World
+from muhmod.reach.trace import Findings, Left, Loose, Sink, Tracer
+from muhmod.reach.value import Asked, Function, Marks, Trail, joined
+from muhmod.reach.world import NOTHING, World
 from muhmod.rulebook import Platform
 from muhmod.search import Reading
 from muhmod.site import Module
@@ -24,34 +26,54 @@ _MOST_READERS = 400
 _ENOUGH_RUNS = 150
 
 
-class Asked(NamedTuple):
-    """A slot's place in a tree: file, and chars of its text."""
-
-    file: str
-    start: int
-    end: int
-    line: int
-    text: str
-
-
 class Reaches:
     """Answers for the slots of one tree on one platform."""
 
-    def __init__(self, reading: Reading, platform: Platform) -> None:
-        self.world = World(reading, platform)
+    def __init__(
+        self, reading: Reading, platform: Platform, instead: Mapping[tuple[str, str], object] = NOTHING
+    ) -> None:
+        """`instead`: constants, by (file, name), that stand for what the source has: what would be if."""
+        self.world = World(reading, platform, instead)
         self.tracer = Tracer(self.world)
         self.living = Living(self.world, self.tracer)
         self._known: dict[Asked, Reach] = {}
+        self._is_new = False
+        self._onward: dict[tuple[Left, ...], Findings] = {}
 
     def slot(self, file: str, slot: Slot) -> Reach:
         """The verdict on one slot."""
         asked = Asked(file, slot.start, slot.end, slot.line, slot.text)
         if asked not in self._known:
+            self._is_new = True
             try:
                 self._known[asked] = self._slot(asked)
             except RecursionError:
                 self._known[asked] = Reach("unknown", "the code is nested too deeply to be followed")
         return self._known[asked]
+
+    @contextmanager
+    def remembered(self) -> Iterator[Reaches]:
+        """With the verdicts of earlier runs on the same tree, keeping those of this one."""
+        place = cache.path(self.world.reading, self.world.platform, self.world.instead)
+        self._known, self._is_new = cache.load(place), False
+        yield self
+        if self._is_new:
+            cache.save(place, self._known)
+
+    def supposing(self, instead: Mapping[tuple[str, str], object]) -> Reaches:
+        """The same tree on the same platform, if these constants were others."""
+        other = Reaches(self.world.reading, self.world.platform, instead)
+        other.world.read_with(self.world)
+        return other
+
+    def wakes(self, flag: Found, sites: Sequence[Found]) -> tuple[Wake, ...]:
+        """What is dead as long as a flag is False, and would not be if it were True."""
+        dead = [(site, slot) for site in sites for slot in site.slots
+                if self.slot(site.file, slot).verdict in _DEAD]  # fmt: skip
+        with self.supposing({(flag.file, slot.name): True for slot in flag.slots}).remembered() as then:
+            after = [(site, slot, then.slot(site.file, slot).verdict) for site, slot in dead]
+        return tuple(Wake(site.site, site.file, slot.line, slot.name, verdict)
+                     for site, slot, verdict in after if verdict not in _DEAD)  # fmt: skip
 
     def site(self, found: Found) -> tuple[Reach, ...]:
         """The verdicts on a site's slots, in their order."""
@@ -70,7 +92,7 @@ class Reaches:
         dead = self.living.place(asked.file, node)
         self.tracer.begin({id(node): (origin,)})
         self._start(asked.file, node)
-        self._spread()
+        self._go_on()
         return self._verdict(origin, dead, self._statement_of(asked.file, node))
 
     def _statement_of(self, file: str, node: ast.AST) -> range:
@@ -127,6 +149,23 @@ class Reaches:
             if set(after) != set(before):
                 self.tracer.returns[function] = after
                 self.tracer.new.append(("returns", function))
+
+    def _go_on(self) -> None:
+        """Follow what has left the function; once for all slots whose values leave in the same places."""
+        left = self.tracer.left()
+        if self.tracer.sinks or not left:
+            self._spread()
+            return
+        places = (*left,)
+        known = self._onward.get(places)
+        if known is None:
+            before = self.tracer.found()
+            self.tracer.resume(places)
+            self._spread()
+            known = self._onward[places] = self.tracer.found()
+            self.tracer.begin({})
+            self.tracer.add(before)
+        self.tracer.add(known.after([*left.values()]))
 
     def _spread(self) -> None:
         """Run all that read what a function returns, a module's name, or an attribute, until nothing is new."""
@@ -280,6 +319,16 @@ class Reaches:
         if sink.kind == "autotune" and sink.of is not None:
             return self.living.function(sink.of)
         return None
+
+
+_DEAD = ("overridden", "stopped")
+
+
+def is_false_flag(found: Found) -> bool:
+    """Whether a site is a flag that is False, whatever is asked."""
+    return (
+        found.site == "triton-flag" and bool(found.slots) and all(slot.value is False for slot in found.slots)
+    )
 
 
 def _is_default(function: ast.FunctionDef | ast.AsyncFunctionDef, below: ast.AST) -> bool:

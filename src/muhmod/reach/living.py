@@ -219,6 +219,9 @@ class Living:
     def _look(self, file: str, path: str, depth: int) -> Dead | None:
         owner, _, name = path.rpartition(".")
         nodes = self.world.defined(file, path)
+        if self._is_entry(file) and not any(part.startswith("_") for part in path.split(".")):
+            # What a process starts in is called from outside of the tree, too.
+            return None
         if self._called_by_others(file, owner, name, nodes):
             return None
         files = self.world.mentions(name)

@@ -114,6 +114,42 @@ class End(NamedTuple):
     file: str
 
 
+class Left(NamedTuple):
+    """Where a value is kept when its function has been run. `kind` is returns, puts, field or global."""
+
+    kind: str
+    of: object
+    name: str
+    where: Where
+
+
+class Findings(NamedTuple):
+    """All that a trace found."""
+
+    sinks: tuple[Sink, ...] = ()
+    loose: tuple[Loose, ...] = ()
+    ends: tuple[End, ...] = ()
+    flows: tuple[Trail, ...] = ()
+
+    def after(self, before: Sequence[Trail]) -> Findings:
+        """The same for a value that came by these ways, each in the place of its number."""
+
+        def led(trail: Trail) -> Trail:
+            if not trail or trail[0].file:
+                return trail
+            whole = before[trail[0].line]
+            for step in trail[1:]:
+                whole = onward(whole, step)
+            return whole
+
+        return Findings(
+            tuple(one._replace(trail=led(one.trail)) for one in self.sinks),
+            tuple(one._replace(trail=led(one.trail)) for one in self.loose),
+            tuple(one._replace(trail=led(one.trail)) for one in self.ends),
+            tuple(led(trail) for trail in self.flows),
+        )
+
+
 State = dict[str, Val]
 
 
@@ -178,6 +214,47 @@ class Tracer:
         self._memo.clear()
         self.runs = 0
         self._tracing = True
+
+    def found(self) -> Findings:
+        """What was found since `begin`."""
+        return Findings((*self.sinks,), (*self.loose,), (*self.ends,), (*self.flows,))
+
+    def add(self, other: Findings) -> None:
+        """Take over what another trace found."""
+        self.sinks |= dict.fromkeys(other.sinks)
+        self.loose |= dict.fromkeys(other.loose)
+        self.ends |= dict.fromkeys(other.ends)
+        self.flows += other.flows
+
+    def left(self) -> dict[Left, Trail]:
+        """The places outside of what was run that hold the value now, each with the way there."""
+        rows = [
+            *(("returns", ref, "", marks) for ref, marks in self.returns.items()),
+            *(("puts", ref, name, marks) for ref, own in self.puts.items() for name, marks in own.items()),
+            *(("field", of, attr, marks) for attr, held in self.fields.items() for of, marks in held),
+            *(("global", key, "", marks) for key, marks in self.world.globals.items()),
+        ]
+        return {Left(kind, of, name, where): trail for kind, of, name, marks in rows
+                for where, trail in marks.items()}  # fmt: skip
+
+    def resume(self, places: Sequence[Left]) -> None:
+        """Begin with the value in these places; the way to each is a step that bears its number alone."""
+        self.begin({})
+        for number, (kind, of, name, where) in enumerate(places):
+            marks: Marks = {where: (Step("", number, ""),)}
+            match kind, of:
+                case "returns", Function():
+                    self.returns[of] = joined(self.returns.get(of, {}), marks)
+                    self.new.append(("returns", of))
+                case "puts", Function():
+                    own = self.puts.setdefault(of, {})
+                    own[name] = joined(own.get(name, {}), marks)
+                    self.new.append(("returns", of))
+                case "field", Class() | None:
+                    self._field(of, name, marks)
+                case "global", (str() as file, str() as word):
+                    self._global(file, word, marks)
+        self.new[:] = dict.fromkeys(self.new)
 
     # Bodies ---------------------------------------------------------------------------------
 

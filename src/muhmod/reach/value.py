@@ -20,6 +20,16 @@ _DEEPEST = 6
 _LONGEST = 64
 
 
+class Asked(NamedTuple):
+    """A slot's place in a tree: file, and chars of its text."""
+
+    file: str
+    start: int
+    end: int
+    line: int
+    text: str
+
+
 class _Unknown:
     def __repr__(self) -> str:
         return "UNKNOWN"

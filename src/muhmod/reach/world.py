@@ -7,8 +7,10 @@ platform, with the lines that say so, and no library answers that without import
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from muhmod.errors import FileError
@@ -32,6 +34,7 @@ from muhmod.search import Reading
 from muhmod.site import FunctionNode, Module, dotted
 
 _MOST_HOPS = 12
+NOTHING: Mapping[tuple[str, str], object] = MappingProxyType({})
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -77,14 +80,16 @@ class Index(NamedTuple):
 class World:
     """One tree on one platform. `interpret` fills the environment of a file."""
 
-    def __init__(self, reading: Reading, platform: Platform) -> None:
+    def __init__(
+        self, reading: Reading, platform: Platform, instead: Mapping[tuple[str, str], object] = NOTHING
+    ) -> None:
         self.reading = reading
         self.platform = platform
         self.interpret: Callable[[str, Env], None] = lambda file, env: None
         # What the value under trace was found in: module names, function results, attributes.
         self.globals: dict[tuple[str, str], Marks] = {}
         # Constants that stand for what the source has: for the question what would be if.
-        self.instead: Mapping[tuple[str, str], object] = {}
+        self.instead = instead
         self._files = {*reading.files}
         self._folders = {file[: at + 1] for file in reading.files for at, c in enumerate(file) if c == "/"}
         self._envs: dict[str, Env] = {}
@@ -94,6 +99,10 @@ class World:
         self._defined: dict[str, dict[str, list[ast.AST]]] = {}
         self._changed: dict[str, bool] = {}
         self.forcing: set[Late] = set()
+
+    def read_with(self, other: World) -> None:
+        """Share with another world of the same tree what rests on its text alone."""
+        self._indices, self._mentions, self._defined = other._indices, other._mentions, other._defined
 
     # Files ----------------------------------------------------------------------------------
 
@@ -337,12 +346,9 @@ class World:
         if self._mentions is None:
             self._mentions = {}
             for file in self.reading.files:
-                try:
-                    words = {*_WORD.findall(self.reading.data(file))}
-                except FileError:
-                    continue
-                for word in words:
-                    self._mentions.setdefault(word, []).append(file)
+                with contextlib.suppress(FileError):
+                    for word in {*_WORD.findall(self.reading.data(file))}:
+                        self._mentions.setdefault(word, []).append(file)
         # A name that is not ASCII may be spelled in another encoding, or normal form.
         return self._mentions.get(identifier.encode(), []) if identifier.isascii() else self.reading.files
 
@@ -357,35 +363,41 @@ def _sets(parent: ast.AST | None) -> bool:
     return False
 
 
+# Fields with nothing that is run or looked for.
+_LEFT_OUT = frozenset({"annotation", "returns", "ctx", "op", "ops"})
+
+
 def _index(tree: ast.Module) -> Index:
     index = Index({}, {}, [], [], {})
     pending: list[ast.AST] = [tree]
     parents, words, stores = index.parents, index.words, index.stores
     while pending:
         node = pending.pop()
-        match node:
-            case ast.Name(id=word, ctx=ast.Load()) | ast.Attribute(attr=word, ctx=ast.Load()):
-                words.setdefault(word, []).append(node)
-            case ast.Name(id=word) | ast.Attribute(attr=word):
-                stores.setdefault(word, []).append(node)
-            case ast.Constant(value=str() as text):
-                index.strings.append(node)
+        kind = type(node)
+        if kind is ast.Name or kind is ast.Attribute:
+            word = node.id if kind is ast.Name else node.attr  # type: ignore[attr-defined]
+            table = words if type(node.ctx) is ast.Load else stores  # type: ignore[attr-defined]
+            table.setdefault(word, []).append(node)
+            if kind is ast.Name:
+                continue
+        elif kind is ast.Constant:
+            text = node.value  # type: ignore[attr-defined]
+            if type(text) is str:
+                index.strings.append(node)  # type: ignore[arg-type]
                 if len(text) < 200:
                     words.setdefault(re.split(r"[.:]", text)[-1], []).append(node)
-            case ast.JoinedStr():
-                index.strings.append(node)
-            case ast.Import() | ast.ImportFrom():
-                index.imports.append(node)
-        for field in node._fields:
-            if field in ("annotation", "returns", "ctx", "op", "ops"):
-                continue
-            value = getattr(node, field, None)
-            if isinstance(value, ast.AST):
-                parents[id(value)] = node
-                pending.append(value)
-            elif isinstance(value, list):
+            continue
+        elif kind is ast.JoinedStr:
+            index.strings.append(node)  # type: ignore[arg-type]
+        elif kind is ast.Import or kind is ast.ImportFrom:
+            index.imports.append(node)  # type: ignore[arg-type]
+        for field, value in vars(node).items():
+            if type(value) is list:
                 for one in value:
                     if isinstance(one, ast.AST):
                         parents[id(one)] = node
                         pending.append(one)
+            elif isinstance(value, ast.AST) and field not in _LEFT_OUT:
+                parents[id(value)] = node
+                pending.append(value)
     return index

@@ -192,8 +192,8 @@ class Platform(NamedTuple):
     """What a source's tests of its platform come to.
 
     `asks`: functions by last name; `names`: dotted names that hold something, or None; `never`: enumeration
-    members, `unloaded`: modules (dotted, from the package), that belong to other platforms; `modules`: what
-    can be imported; `capability`: major*10+minor, 0 where it is not known.
+    members, `unloaded`: modules (dotted, from the package), `devices`: kinds of device, that belong to other
+    platforms; `modules`: what can be imported; `capability`: major*10+minor, 0 where it is not known.
     """
 
     name: str = ""
@@ -204,6 +204,7 @@ class Platform(NamedTuple):
     unloaded: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
     capability: int = 0
+    devices: frozenset[str] = frozenset()
 
 
 PLATFORM_SCHEMA = "muhmod/platform/1"
@@ -224,11 +225,11 @@ def platform(name: str, modules: Iterable[str] = (), capability: int = 0) -> Pla
             if not isinstance(value, bool):
                 raise document.fail("must be true or false", key, word)
         tables[key] = table
-    never = document.check(data.get("never", {}), ("members", "modules"), "never")
+    never = document.check(data.get("never", {}), ("members", "modules", "devices"), "never")
     return Platform(
         document.path.stem, str(data.get("title", "")), tables["asks"], tables["names"],
         frozenset(_words(document, never, "members")), frozenset(_words(document, never, "modules")),
-        frozenset(modules), capability,
+        frozenset(modules), capability, frozenset(_words(document, never, "devices")),
     )  # fmt: skip
 
 

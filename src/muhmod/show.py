@@ -76,6 +76,8 @@ def _values(row: SiteReport) -> list[str]:
             lines += [
                 f"{_name(s)} {s.old or 'nothing'}: {s.note}" for s in row.slots if s.note.startswith("held: ")
             ]
+        # Several values of a site mostly end at one place: that is said once.
+        lines += dict.fromkeys(s.mark for s in changed if ":" in s.mark)
         same = [s for s in row.slots if s.old == s.new and s.derived is not None]
         lines += [f"{_name(s)} {s.old}{_why(s)}" for s in same]
         over = [s for s in row.slots if s.note.startswith("overwritten")]
@@ -101,11 +103,13 @@ def _list_values(row: SiteReport) -> list[str]:
     parts = [f"{len(gone) - len(slower)} cannot run (limit)"] if len(gone) > len(slower) or not slower else []
     parts += [f"{len(slower)} slower (heuristic)"] if slower else []
     said = f"{total}: {', '.join(parts)}, {len(stays)} stay, {len(new)} added (heuristic)"
-    return [said + _mark((gone or new)[0])]
+    mark = (gone or new)[0].mark
+    return [said + _mark((gone or new)[0]), *([mark] if ":" in mark else [])]
 
 
 def _mark(slot: SlotReport) -> str:
-    return f"  {slot.mark}" if slot.mark else ""
+    word = slot.mark.partition(":")[0]
+    return f"  {word}" if word else ""
 
 
 def _why(slot: SlotReport) -> str:

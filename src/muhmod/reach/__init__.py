@@ -256,20 +256,24 @@ class Reaches:
 
     def _verdict(self, origin: Step, dead: Dead | None, own: range) -> Reach:
         tracer = self.tracer
-        if dead is not None:
+        if dead is not None and not dead.perhaps:
             return Reach("stopped", _sentence(dead), _path(origin, dead.trail))
         alive: list[Sink] = []
         stops: list[tuple[Sink, Dead]] = []
         for sink in tracer.sinks:
-            why = self._dead(sink)
+            why = self._dead(sink) or dead
             if why is None:
                 alive.append(sink)
+            elif why.perhaps:
+                alive.append(sink._replace(maybe=sink.maybe or why.perhaps))
             else:
                 stops.append((sink, why))
         sure = [s for s in alive if not s.maybe]
         order = sorted(sure or alive, key=lambda s: (s.control, s.kind == "imports", len(s.trail), s.file))
         loose = [
-            one for one in tracer.loose if one.within is None or self.living.function(one.within) is None
+            one
+            for one in tracer.loose
+            if one.within is None or (gone := self.living.function(one.within)) is None or gone.perhaps
         ]
         if sure:
             return Reach("reaches", _arrives(order), _path(origin, order[0].trail))
@@ -307,18 +311,23 @@ class Reaches:
         return Reach("stopped", "nothing that is run reads it", _path(origin, longest))
 
     def _dead(self, sink: Sink) -> Dead | None:
-        """Why a sink is never arrived at: its function, or the kernel that is tuned, is never run."""
+        """Why a sink is never arrived at: a function on the way, or the kernel that is tuned, is never run."""
+        perhaps = None
+        for dead in self._gone(sink):
+            if dead is not None and not dead.perhaps:
+                return dead
+            perhaps = perhaps or dead
+        return perhaps
+
+    def _gone(self, sink: Sink) -> Iterator[Dead | None]:
+        for step in sink.trail:
+            yield self.living.line(step.file, step.line)
         if sink.within is not None:
-            dead = self.living.function(sink.within)
-            if dead is not None:
-                return dead
+            yield self.living.function(sink.within)
         elif sink.file:
-            dead = self.living.module(sink.file)
-            if dead is not None:
-                return dead
+            yield self.living.module(sink.file)
         if sink.kind == "autotune" and sink.of is not None:
-            return self.living.function(sink.of)
-        return None
+            yield self.living.function(sink.of)
 
 
 _DEAD = ("overridden", "stopped")

@@ -32,10 +32,14 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Dead(NamedTuple):
-    """Why something is never run: in a sentence, and the places that show it."""
+    """Why something is never run: in a sentence, and the places that show it.
+
+    `perhaps`: what might run it all the same, where that alone keeps it from being proven.
+    """
 
     why: str
     trail: Trail
+    perhaps: str = ""
 
 
 class Living:
@@ -49,6 +53,7 @@ class Living:
         self._asking: set[object] = set()
         self._prefixes: tuple[str, ...] | None = None
         self._computed: list[str] | None = None
+        self._lines: dict[tuple[str, int], Dead | None] = {}
         self._cut = False
 
     # Modules --------------------------------------------------------------------------------
@@ -96,6 +101,7 @@ class Living:
         if len(files) > _MOST_FILES:
             return None
         shown: list[Step] = []
+        perhaps = ""
         for other in files:
             if other == file:
                 continue
@@ -103,13 +109,14 @@ class Living:
                 why = self._excluded(other, node, depth + 1)
                 if why is None:
                     return None
+                perhaps = perhaps or why.perhaps
                 shown += [self.world.step(other, node, does), *why.trail]
         for prefix in self._loaded_by_name():
             # With importers that are all excluded, only a prefix that fits speaks against it.
             if any(s.startswith(prefix) for s in self._spellings(name)) if prefix else not shown:
                 return None
         if shown:
-            return Dead(f"{name} is never imported{_because(shown)}", tuple(dict.fromkeys(shown)))
+            return Dead(f"{name} is never imported{_because(shown)}", tuple(dict.fromkeys(shown)), perhaps)
         return Dead(
             f"no file of the tree imports {name}", (Step(file, 1, f"no import of {name} in the tree"),)
         )
@@ -123,6 +130,7 @@ class Living:
             return
         spellings = self._spellings(name)
         index = self.world.index(other)
+        parents = index.parents
         for node in index.imports:
             if isinstance(node, ast.Import):
                 if any(f"{a.name}.".startswith(tuple(f"{s}." for s in spellings)) for a in node.names):
@@ -134,7 +142,9 @@ class Living:
         for text in index.strings:
             match text:
                 case ast.Constant(value=str() as word) if last in word:
-                    if self._names_module(word, spellings, last):
+                    if self._names_module(word, spellings, last) and not (
+                        _is_attribute(text, parents) or self._is_elsewhere(text, parents)
+                    ):
                         yield text, ""
                 case ast.JoinedStr(values=[ast.Constant(value=str() as head), *_]):
                     if "." in head and any(s.startswith(head) for s in spellings):
@@ -185,7 +195,7 @@ class Living:
     def function(self, ref: Function, depth: int = 0) -> Dead | None:
         """Why the function is never called; None where it is, or may be."""
         gone = self.module(ref.file, depth)
-        if gone is not None:
+        if gone is not None and not gone.perhaps:
             return gone
         parts = ref.path.split(".")
         for cut in range(len(parts), 0, -1):
@@ -196,9 +206,10 @@ class Living:
             )
             # An inner function lives as its function does.
             dead = None if node is None or inner else self._named(ref.file, path, depth)
-            if dead is not None:
+            if dead is not None and not dead.perhaps:
                 return dead
-        return None
+            gone = gone or dead
+        return gone
 
     def _named(self, file: str, path: str, depth: int) -> Dead | None:
         key = (file, path)
@@ -230,24 +241,29 @@ class Living:
         shown: list[Step] = []
         first = nodes[0] if nodes else None
         method = bool(owner)
+        perhaps, because = "", ""
         for other in files:
             found = self._mentioned(other, file, path, name, method, depth)
             if found is None:
                 return None
-            shown += found
-        if self._called_by_computed_name(file, owner, name):
-            return None
+            for why in found:
+                shown += why.trail
+                perhaps = perhaps or why.perhaps
+                because = why.why or because
+        perhaps = perhaps or self._called_by_computed_name(file, owner, name)
         step = self.world.step(file, first) if first is not None else Step(file, 1, "")
         if not shown:
-            return Dead(f"{path} has no caller in the tree", (step,))
-        return Dead(f"{path} is never used{_because(shown)}", (step, *dict.fromkeys(shown)))
+            return Dead(f"{path} has no caller in the tree", (step,), perhaps)
+        said = f": {because}" if because else _because(shown)
+        return Dead(f"{path} is never used{said}", (step, *dict.fromkeys(shown)), perhaps)
 
-    def _called_by_computed_name(self, file: str, owner: str, name: str) -> bool:
-        """Whether a `getattr`, `globals()` or the like with a name that is worked out may give it."""
+    def _called_by_computed_name(self, file: str, owner: str, name: str) -> str:
+        """Which `getattr`, `globals()` or the like with a name that is worked out may give it; empty if none."""
         own = self.world.index(file).words
         for word in ("globals", "vars", "locals", "__dict__", "__getattr__"):
-            if not owner and any(self._is_computed_item(node, file) for node in own.get(word, ())):
-                return True
+            for node in own.get(word, ()) if not owner else ():
+                if self._is_computed_item(node, file):
+                    return self._may_give(file, node, name)
         for other in self._with_computed_getattr():
             for node in self.world.index(other).words.get("getattr", ()):
                 call = self.world.parents(other).get(id(node))
@@ -257,8 +273,12 @@ class Living:
                     continue
                 head = self._prefix(call.args[1], other) or ""
                 if name.startswith(head) and self._may_hold(call, other, file, owner):
-                    return True
-        return False
+                    return self._may_give(other, call, name)
+        return ""
+
+    def _may_give(self, file: str, node: ast.AST, name: str) -> str:
+        line = getattr(node, "lineno", 1)
+        return f"whether `{self.world.line(file, line)}` ({file}:{line}) gives {name}"
 
     def _with_computed_getattr(self) -> list[str]:
         """The files with a `getattr` whose name is no literal, as far as their bytes tell without parsing."""
@@ -296,8 +316,13 @@ class Living:
             )
         if not owner:
             value = self.world.force(self.world.env(other).names.get(dotted(of).partition(".")[0], Val()))
-            if isinstance(of, ast.Subscript) or "modules" in dotted(of):
+            if "modules" in dotted(of.value if isinstance(of, ast.Subscript) else of):
                 return True
+            if isinstance(of, ast.Subscript):
+                # Of a dict: one of modules can only hold what its own module knows as one.
+                names = self.world.env(other).names.values()
+                refs = [ref for value in names for ref in self.world.force(value).refs]
+                return any(isinstance(ref, ModuleRef) and ref.file == file for ref in refs)
             return any(isinstance(r, ModuleRef) and r.file == file for r in value.refs)
         return called
 
@@ -324,12 +349,12 @@ class Living:
 
     def _mentioned(
         self, other: str, file: str, path: str, name: str, method: bool, depth: int
-    ) -> list[Step] | None:
-        """The dead places of a file that mention a name, each with why; None as soon as one may be run."""
+    ) -> list[Dead] | None:
+        """Why each place of a file that mentions a name is dead; None as soon as one may be run."""
         module = self.world.module(other)
         if module is None:
             return None
-        shown: list[Step] = []
+        shown: list[Dead] = []
         parents = self.world.parents(other)
         for node in self.world.index(other).words.get(name, ()):
             if not self._is_mention(node, name, parents):
@@ -343,7 +368,7 @@ class Living:
                 why = self._unbound(node, other, name, parents, depth)
             if why is None:
                 return None
-            shown += why.trail
+            shown.append(why)
         return shown
 
     def _is_mention(self, node: ast.AST, name: str, parents: dict[int, ast.AST]) -> bool:
@@ -352,10 +377,22 @@ class Living:
                 return word == name
             case ast.Attribute(attr=word, ctx=ast.Load()):
                 return word == name
+            case ast.Constant() if self._is_elsewhere(node, parents):
+                return False
             case ast.Constant(value=str() as text):
                 return (text == name or text.endswith((f".{name}", f":{name}"))) and not self._is_all(
                     node, parents
                 )
+        return False
+
+    def _is_elsewhere(self, node: ast.AST, parents: dict[int, ast.AST]) -> bool:
+        """Whether a string is the value of an enumeration's member that this platform never chooses."""
+        match parents.get(id(node)):
+            case (
+                ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) as statement
+            ):
+                inside = isinstance(parents.get(id(statement)), ast.ClassDef)
+                return inside and name in self.world.platform.never
         return False
 
     def _is_all(self, node: ast.AST, parents: dict[int, ast.AST]) -> bool:
@@ -471,6 +508,39 @@ class Living:
             current = parents.get(id(current))
         return found
 
+    def line(self, file: str, line: int) -> Dead | None:
+        """Why a line is never run: the function that holds it, or its module."""
+        key = (file, line)
+        if key not in self._lines:
+            path, first = "", 0
+            pending: list[tuple[str, ast.AST]] = [("", one) for one in self._body(file)]
+            while pending:
+                prefix, node = pending.pop()
+                if not isinstance(node, _DEFINITIONS) or not node.lineno < line <= (node.end_lineno or 0):
+                    continue
+                if isinstance(node, ast.ClassDef):
+                    pending = [(f"{prefix}{node.name}.", one) for one in node.body]
+                elif line >= node.body[0].lineno:
+                    path, first = f"{prefix}{node.name}", node.lineno
+                    break
+            self._lines[key] = self.function(Function(file, path, first)) if path else self.module(file)
+        return self._lines[key]
+
+    def _body(self, file: str) -> list[ast.stmt]:
+        """The statements of a module, those in the blocks of its top level too."""
+        module = self.world.module(file)
+        found: list[ast.stmt] = []
+        pending: list[ast.AST] = [module.tree] if module else []
+        while pending:
+            for name in ("body", "orelse", "finalbody", "handlers"):
+                for one in getattr(pending[0], name, ()):
+                    if isinstance(one, _DEFINITIONS):
+                        found.append(one)
+                    else:
+                        pending.append(one)
+            pending.pop(0)
+        return found
+
     def place(self, file: str, node: ast.AST) -> Dead | None:
         """Why a place is never run: a test above it, its function, its module."""
         return self._excluded(file, node, 0)
@@ -514,11 +584,28 @@ class Living:
             for field in ("body", "orelse", "finalbody"):
                 block = getattr(parent, field, None)
                 if isinstance(block, list) and any(current is n for n in block):
-                    gone = _left_before(block, current)
+                    gone = self._left_before(block, current, file, frame)
                     if gone is not None:
-                        step = self.world.step(file, gone)
-                        return Dead(f"{file}:{step.line} has left before", (step,))
+                        return gone
             current, parent = parent, parents.get(id(parent))
+        return None
+
+    def _left_before(self, block: list[ast.stmt], node: ast.AST, file: str, frame: Frame) -> Dead | None:
+        """Why a block is left before a statement: by one above it, or by a branch that is always taken."""
+        for statement in block:
+            if statement is node:
+                return None
+            if isinstance(statement, _LEAVES):
+                step = self.world.step(file, statement)
+                return Dead(f"{file}:{step.line} has left before", (step,))
+            if (
+                isinstance(statement, ast.If)
+                and isinstance(statement.body[-1], _LEAVES)
+                and truth(self.tracer.ev(statement.test, {}, frame).const) is True
+            ):
+                trail = self.tracer.why(statement.test, {}, frame, True)
+                step = self.world.step(file, statement.body[-1])
+                return Dead(f"{file}:{step.line} has left before", (*trail, step))
         return None
 
     def _frame(self, file: str, node: ast.AST) -> Frame:
@@ -535,13 +622,15 @@ def _because(shown: list[Step]) -> str:
     return f": {shown[-1].does}" if shown else ", but by itself"
 
 
-def _left_before(block: list[ast.stmt], node: ast.AST) -> ast.stmt | None:
-    for statement in block:
-        if statement is node:
-            return None
-        if isinstance(statement, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
-            return statement
-    return None
+_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+
+def _is_attribute(node: ast.AST, parents: dict[int, ast.AST]) -> bool:
+    """Whether a string names an attribute: the second argument of `getattr` and its like."""
+    match parents.get(id(node)):
+        case ast.Call(func=ast.Name(id="getattr" | "hasattr" | "setattr" | "delattr"), args=[_, second, *_]):
+            return second is node
+    return False
 
 
 def _bound_in(function: ast.AST, name: str) -> str:

@@ -505,6 +505,9 @@ class Tracer:
                 for target in targets:
                     if isinstance(target, ast.Name):
                         state.pop(target.id, None)
+                    elif isinstance(target, ast.Subscript):
+                        marks = self.ev(target.slice, state, frame).marks
+                        self._affect(target.value, marks, node, state, frame)
             case ast.Continue() | ast.Break():
                 # Widened: what follows may run on this state too.
                 return state
@@ -747,6 +750,7 @@ class Tracer:
                             inner = inner._replace(const=value.const[index])
                         self._bind(element, inner, node, state, frame)
             case ast.Subscript(value=container, slice=index):
+                self._affect(container, self.ev(index, state, frame).marks, node, state, frame)
                 self._put(container, self._key(index, state, frame), value, node, state, frame, again=again)
             case ast.Attribute(value=of, attr=attr):
                 owner = self.ev(of, state, frame)
@@ -1160,6 +1164,10 @@ class Tracer:
         values = [self.ev(left, state, frame), *(self.ev(c, state, frame) for c in comparators)]
         consts = [value.const for value in values]
         never = self.world.platform.never
+        devices = self.world.platform.devices
+        if devices and any(_is_device(n) for n in (left, *comparators)):
+            consts = [_elsewhere(const, devices) for const in consts]
+            never |= devices
         results = [compare(op, a, b, never) for op, a, b in zip(ops, consts, consts[1:], strict=False)]
         const: object = UNKNOWN
         if any(r is False for r in results):
@@ -1215,7 +1223,7 @@ class Tracer:
     def _asked(self, last: str, node: ast.Call, state: State, frame: Frame) -> Val | None:
         """What the declared platform answers to a question about itself."""
         platform = self.world.platform
-        if last in platform.asks and not node.args and not node.keywords:
+        if last in platform.asks and (not last.startswith("is_") or not (node.args or node.keywords)):
             return known(platform.asks[last])
         if last in ("has_device_capability", "is_device_capability") and platform.capability and node.args:
             wanted = self.ev(node.args[0], state, frame).const
@@ -1321,7 +1329,9 @@ class Tracer:
                 case ModuleRef():
                     pass
         # A call of what is itself the value, or of a method on it, computes with it.
-        results.append(derived([func, receiver]))
+        itself = derived([func, receiver])
+        if itself.marks or not results:
+            results.append(itself)
         if not func.refs:
             results.append(self._unresolved(node, receiver, args, keywords, spread, state, frame))
         elif func.open and tainted and not any(isinstance(r, (Function, Class, Numbered)) for r in func.refs):
@@ -1356,6 +1366,9 @@ class Tracer:
         if marks:
             result = result.marked(stepped(marks, step))
         self._put_back(node, ref, state, frame)
+        if result.const is not UNKNOWN and ref.bound and self._overriding(ref):
+            # Another class may answer otherwise.
+            result = result._replace(const=UNKNOWN)
         for other in self._overriding(ref) if tainted and ref.bound else ():
             result = join(
                 result, self._enter_from(node, other, receiver, args, keywords, spread, state, frame, maybe)
@@ -1407,7 +1420,7 @@ class Tracer:
         if node is None or len(node.body) > 12:
             return False
         return any(isinstance(s, ast.Return) and isinstance(s.value, (ast.Name, ast.Attribute, ast.Call, ast.Constant,
-                   ast.Subscript)) for s in statements(node.body)) and self.runs < _MOST_RUNS // 2  # fmt: skip
+                   ast.Subscript, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp)) for s in statements(node.body)) and self.runs < _MOST_RUNS // 2  # fmt: skip
 
     def _enter(
         self,
@@ -1598,6 +1611,11 @@ class Tracer:
             return self._autotune(name, node, everything, args, frame)
         if last in _WRAPPING and root in ("triton", "functools", "torch"):
             return Val(refs=args[0].refs if args else (), marks=args[0].marks if args else {}, open=False)
+        changed = [k.value for k in node.keywords if k.arg == "out"]
+        if last.endswith("_") and not last.startswith("_"):
+            changed += node.args[:1]
+        for holder in changed:
+            self._affect(holder, self._all(everything), node, state, frame)
         return self._library(name, root, node, everything, frame)
 
     def _library(self, name: str, root: str, node: ast.Call, everything: list[Val], frame: Frame) -> Val:
@@ -1704,6 +1722,8 @@ class Tracer:
         match method:
             case "get" | "pop" | "setdefault" | "__getitem__":
                 result = receiver.within(part)
+                if method == "pop" and args:
+                    self._affect(holder, args[0].marks, node, state, frame)
                 if method == "pop" and isinstance(holder, ast.Name) and holder.id in state and part != ANY:
                     state[holder.id], _ = state[holder.id].without(part)
                 if len(args) > 1:
@@ -1738,7 +1758,24 @@ class Tracer:
                 if added:
                     self._weak(holder, added, receiver, state, frame, statement)
                 return known(None)
+            case _ if method.endswith("_") and not method.startswith("_"):
+                # So are the methods of tensors called that work in place.
+                self._affect(holder, self._all([*args, *keywords.values()]), node, state, frame)
         return None
+
+    def _affect(self, holder: ast.expr, marks: Marks, node: ast.AST, state: State, frame: Frame) -> None:
+        """What the holder holds is changed in place by the value: it is computed from it, from here on."""
+        if not marks or not self._tracing:
+            return
+        while isinstance(holder, (ast.Subscript, ast.Starred)):
+            holder = holder.value
+        trail = min(marks.values(), key=len)
+        if isinstance(holder, ast.Attribute):
+            owner = self.ev(holder.value, state, frame)
+            if not any(isinstance(ref, Class) for ref in owner.refs):
+                self._lost(frame, node, marks, f"who reads `{ast.unparse(holder)[:60]}`")
+                return
+        self._weak(holder, {(): trail}, self.ev(holder, state, frame), state, frame, node)
 
     def _update(
         self,
@@ -1991,3 +2028,20 @@ def _load(target: ast.expr) -> ast.expr:
         case ast.Attribute(value=value, attr=attr):
             return ast.copy_location(ast.Attribute(value=value, attr=attr, ctx=ast.Load()), target)
     return target
+
+
+def _is_device(node: ast.expr) -> bool:
+    """Whether an expression is a kind of device: `x.device.type`, `device_type`."""
+    match node:
+        case ast.Attribute(attr="type", value=ast.Attribute(attr=word) | ast.Name(id=word)):
+            return "device" in word
+        case ast.Attribute(attr=word) | ast.Name(id=word):
+            return word == "device_type"
+    return False
+
+
+def _elsewhere(const: object, devices: frozenset[str]) -> object:
+    """A kind of device that the platform has not as what is equal to nothing."""
+    if isinstance(const, tuple):
+        return tuple(_elsewhere(one, devices) for one in const)
+    return Member(const) if isinstance(const, str) and const in devices else const

@@ -1,0 +1,2 @@
+import triton
+import triton.language as tl

@@ -11,6 +11,7 @@ import ast
 import re
 from bisect import bisect_left, bisect_right
 
+from muhmod.displays import keys_of
 from muhmod.flow import Flow, Leaf, read_only
 from muhmod.model import LADDER, Arrival, Found, Room, Slot, Spelling
 from muhmod.site import Module, Resolve, Scope, Site, make_slot, nowhere, segment_of, statements
@@ -62,6 +63,7 @@ class MoeConfig(Site):
         found = self.found(scope, _form(body), ordered, module, **({"problem": problem} if problem else {}))
         if isinstance(function, ast.FunctionDef):
             found = found._replace(room=_room(module, function, body, ladder))
+        found = found._replace(keys=keys_of(module, body, function))
         return found.with_room() if ladder is not None else found
 
 

@@ -41,6 +41,11 @@ def run(x):
     config['SPLIT_K'] = 1
     launch(x, {**config})
 """,
+    "a merge": """
+def run(x):
+    config = make(1) | {'SPLIT_K': 1}
+    launch(x, config)
+""",
     "a closure": """
 def run(x):
     config = make(1)

@@ -93,7 +93,7 @@ def _of_site(rule: Rule, one: Found, reading: Reading, pin: Entry | None) -> Can
     if pin is None:
         return Candidate(round((name + slots + (not one.problem)) / 3, 2), *place, differs)
     module = reading.source(one.file).module
-    now = fingerprint.take(module, one, rule.slots, remove=rule.remove)
+    now = fingerprint.take(module, one, rule.slots, remove=rule.remove, adds=rule.adds)
     first = drift.first_difference(list(pin.body), list(now.body))
     body = drift.likeness(pin.body, now.words)
     if first is not None:

@@ -6,15 +6,26 @@ import ast
 import re
 from collections.abc import Mapping
 
-from muhmod import derive, entries, guards
+from muhmod import derive, entries, guards, launch
 from muhmod.derive.arms import possible, tests_against
 from muhmod.derive.work import Ask, Work
 from muhmod.errors import DerivationError
 from muhmod.guards import UNPROVEN
 from muhmod.lock import Entry
-from muhmod.model import LADDER, LADDER_KEYS, Derived, Edit, Found, GuardResult, SiteReport, Slot, SlotReport
+from muhmod.model import (
+    LADDER,
+    LADDER_KEYS,
+    OPTIONS,
+    Derived,
+    Edit,
+    Found,
+    GuardResult,
+    SiteReport,
+    Slot,
+    SlotReport,
+)
 from muhmod.rulebook import Pack, Rule
-from muhmod.search import Reading, Search, Source
+from muhmod.search import Reading, Search, Source, roomy
 from muhmod.site import Definition, Module, dotted, read_early
 
 
@@ -42,7 +53,7 @@ def decide_rule(
         return base._replace(state="ambiguous", reason=twice, code=3, file=first.file, line=first.line), []
     decided = []
     for source, found in search.bound:
-        row, changes = decide(rule, source, found, reading, pack)
+        row, changes = decide(rule, source, found, reading, pack, pin)
         decided.append((found.file, _warned(row, source.module, found), changes))
     edits = [(file, edit) for file, _, changes in decided for edit in changes]
     row = max((row for _, row, _ in decided), key=lambda row: (row.code, row.state == "pending"))
@@ -76,9 +87,9 @@ def _is_overload(node: Definition) -> bool:
 
 
 def decide(
-    rule: Rule, source: Source, found: Found, reading: Reading, pack: Pack
+    rule: Rule, source: Source, found: Found, reading: Reading, pack: Pack, pin: Entry | None = None
 ) -> tuple[SiteReport, list[Edit]]:
-    """State, slots and edits of one bound site."""
+    """State, slots and edits of one bound site. `pin`: how it was found before."""
     row = SiteReport(
         rule.site, "already", found.file, found.scope, found.line, found.end_line, found.form,
         rule=rule.name, slots=tuple(_plain(slot) for slot in found.slots),
@@ -103,7 +114,7 @@ def decide(
     try:
         if rule.keys:
             return _ladder(row, rule, found, reading, pack)
-        return _values(row, rule, found, pack)
+        return _values(row, rule, found, reading, pack, pin)
     except DerivationError as error:
         reason = f"derivation refused: {error.message}" + (f"; {error.hint}" if error.hint else "")
         return row._replace(state="unrewritable", reason=reason, code=5), []
@@ -220,8 +231,9 @@ def settled(rule: Rule, search: Search, reading: Reading) -> Rule:
     refused = [why for _, found in search.bound if rule.leaves and (why := _no_ladder(rule, found, reading))]
     if not refused or any(found.room and found.room.slot.text for _, found in search.bound):
         return rule
-    search.bound[:] = [(source, found.without_room()) for source, found in search.bound]
-    return rule._replace(keys=(), slots=rule.leaves, instead=refused[0])
+    leaves = rule._replace(keys=(), slots=rule.leaves, instead=refused[0])
+    search.bound[:] = [(source, roomy(leaves, found.without_room())) for source, found in search.bound]
+    return leaves
 
 
 def _no_ladder(rule: Rule, found: Found, reading: Reading) -> str:
@@ -259,7 +271,9 @@ def _ladder(
     return row._replace(state="pending", slots=(*kept[:index], report, *kept[index + 1 :])), [edit]
 
 
-def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[SiteReport, list[Edit]]:
+def _values(
+    row: SiteReport, rule: Rule, found: Found, reading: Reading, pack: Pack, pin: Entry | None
+) -> tuple[SiteReport, list[Edit]]:
     """Each slot that the rule sets, against its derived value."""
     ladder = next((slot for slot in found.slots if slot.name == LADDER), None)
     if ladder is not None:
@@ -269,19 +283,24 @@ def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[Site
     missing = [name for name, one in rule.slots.items() if name not in held and one.when_absent == "error"]
     if missing:
         shown = ", ".join(sorted({slot.name for slot in found.slots}))
-        reason = f"the slot {missing[0]} is not there; slots: {shown}"
+        reason = f"the slot {missing[0]} is not there; slots: {shown}{launch.next_step(missing[0], found)}"
         return row._replace(state="drifted", reason=reason, code=3), []
+    written = {slot.name for slot in pin.slots if slot.ours and not slot.base} if pin else set()
+    closed = _no_keys(rule, found, reading, Work(pack.facts), written & {*rule.adds})
+    if closed:
+        return row._replace(state="unrewritable", reason=closed, code=3), []
     if "configs" in rule.slots:
         reports, lists = entries.decided(found, rule.slots["configs"].derive, pack.facts)
         return row._replace(slots=tuple(reports), state="pending" if lists else "already"), lists
-    options = {"num_warps", "num_stages"}
-    launch = options <= {*rule.slots} and found.room is not None and options <= {*found.room.held}
+    options = {*OPTIONS}
+    chosen = options <= {*rule.slots} and found.room is not None and options <= {*found.room.held}
     slots: list[SlotReport] = []
     edits: list[Edit] = []
     governed: set[str] = set()
     for index, slot in enumerate(found.slots):
         if {slot.name, *slot.also} & {*rule.slots}:
-            ask = Ask(slot.arrivals, launch=launch, tile=_beside(slot, found))
+            ask = Ask(slot.arrivals, launch=chosen, tile=_beside(slot, found))
+            ask = launch.asked(ask, rule, slot, found) if rule.adds else ask
             report_, edit, sets = _value(index, slot, rule, found, pack, ask)
             slots.append(report_)
             edits += [edit] if edit else []
@@ -289,19 +308,53 @@ def _values(row: SiteReport, rule: Rule, found: Found, pack: Pack) -> tuple[Site
         else:
             slots.append(_plain(slot))
     row = row._replace(slots=tuple(slots))
+    work = Work(pack.facts)
+    left = next((n for n, slot in enumerate(found.slots) if _is_open(slot, work) and not slots[n].new), None)
+    if left is not None:
+        reason = f"{slots[left].name} cannot be added in line {slots[left].line}: {slots[left].note}"
+        return row._replace(state="unrewritable", reason=reason, code=3), []
     unset = [name for name, one in rule.slots.items() if name not in governed and one.when_absent == "error"]
     if unset:
         about = {slot.name for slot in found.slots if unset[0] in (slot.name, *slot.also)}
         notes = sorted({slot.note for slot in slots if slot.name in about})
-        reason = f"{unset[0]} cannot be set: {'; '.join(notes)}"
+        reason = f"{unset[0]} cannot be set: {'; '.join(notes)}{launch.next_step(unset[0], found)}"
         return row._replace(state="unrewritable", reason=reason, code=3), []
+    if rule.adds:
+        launch.check(found, slots, work)
     said = f"{rule.instead}; values in place instead" if rule.instead else ""
     return row._replace(state="pending" if edits else "already", reason=said), edits
 
 
-# A tile that follows the checkpoint's quantisation: blocks of 128 x 128 in those that name them.
-_QUANTISED = re.compile(r"block_shape\[[01]\]")
-_QUANTISED_SIDE = 128
+# Keys that are added -----------------------------------------------------------------------------
+
+
+def _is_open(slot: Slot, work: Work) -> bool:
+    """Whether the slot is a key that is missing in a dict that this hardware takes."""
+    return slot.room != (0, 0) and any(possible(arrival, work) for arrival in slot.arrivals)
+
+
+def _no_keys(rule: Rule, found: Found, reading: Reading, work: Work, written: set[str]) -> str:
+    """Why the keys that the rule adds cannot stand in every dict that lacks one; empty where they can.
+
+    `written`: those that it added before; a reader that came since may not take them.
+    """
+    from muhmod.readers import readers
+
+    held = {name for slot in found.slots for name in (slot.name, *slot.also)}
+    nowhere = [name for name in rule.adds if name not in held]
+    if nowhere:
+        why = found.keys.refused or "no dict of it that is used names a tile in M, N and K"
+        return f"{nowhere[0]} cannot be added: {why}"
+    rooms = [slot for slot in found.slots if _is_open(slot, work)]
+    names = sorted({slot.name for slot in rooms} | written)
+    if not names:
+        return ""
+    why = next((slot.reason for slot in rooms if not slot.editable), "")
+    why = (found.keys.refused if rooms else "") or why
+    if not why:
+        keys = found.keys
+        why = readers(reading, found.file, found.scope, keys.names, returned=keys.returned).refusal(names)
+    return f"{', '.join(names)} cannot be added: {why}" if why else ""
 
 
 def _beside(slot: Slot, found: Found) -> dict[str, int]:
@@ -309,7 +362,7 @@ def _beside(slot: Slot, found: Found) -> dict[str, int]:
     ways = [{*arrival.conditions} for arrival in slot.arrivals]
     best: dict[str, tuple[int, int]] = {}
     for other in found.slots:
-        value = _QUANTISED_SIDE if _QUANTISED.fullmatch(other.text) else other.value
+        value = launch.side_of(other) or other.value
         tests = [len(a.conditions) for a in other.arrivals if any({*a.conditions} <= way for way in ways)]
         if type(value) is int and other.live and tests:
             for name in (other.name, *other.also):
@@ -318,21 +371,20 @@ def _beside(slot: Slot, found: Found) -> dict[str, int]:
     return {name: value for name, (_, value) in best.items()} | own
 
 
-def _kept(slot: Slot, found: Found, ask: Ask) -> str:
+def _kept(slot: Slot, rule: Rule, found: Found, ask: Ask) -> str:
     """Why a literal of a MoE dict that the rule could set stays as it is; empty where it does not."""
     if found.site != "moe-config" or ask.launch:
         return ""
+    follows = (
+        "the tile beside it follows the quantisation's blocks: left" if launch.follows(slot, found) else ""
+    )
+    if slot.room != (0, 0) and follows:
+        return follows
     if slot.name == "num_warps":
-        return "not every dict names warps and stages: left"
+        return (rule.adds and follows) or "not every dict names warps and stages: left"
     if slot.name == "num_stages":
         return "" if {*LADDER_KEYS[:3]} <= {*ask.tile} else "the tile beside it is decided elsewhere: left"
-    ways = [{*arrival.conditions} for arrival in slot.arrivals]
-    follows = any(
-        _QUANTISED.fullmatch(other.text)
-        and any({*a.conditions} <= way for a in other.arrivals for way in ways)
-        for other in found.slots
-    )
-    return "the tile beside it follows the quantisation's blocks: left" if follows else ""
+    return follows
 
 
 def _value(
@@ -359,7 +411,7 @@ def _value(
     if unlike:
         note = f"the same literal also sets {unlike[0]}, which the rule sets otherwise"
         return plain._replace(note=note), None, False
-    kept = _kept(slot, found, ask) if setting.value is None else ""
+    kept = _kept(slot, rule, found, ask) if setting.value is None else ""
     if kept:
         return plain._replace(note=kept), None, False
     ask = ask._replace(literal=setting.value, reason=setting.reason)
@@ -368,4 +420,7 @@ def _value(
         return plain._replace(note="holds the derived value", derived=derived), None, True
     new = derive.literal_of(derived.value)
     report = plain._replace(new=new, note="", derived=derived)
+    if slot.room != (0, 0):
+        edit = Edit(_key(index, slot), slot.start, slot.end, "key", new, slot.segment, slot.room)
+        return report._replace(note="added"), edit, True
     return report, Edit(_key(index, slot), slot.start, slot.end, "replace", new, slot.segment), True

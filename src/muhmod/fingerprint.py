@@ -75,8 +75,13 @@ def governed(found: Found, names: Collection[str], *, remove: bool = False) -> l
     ]
 
 
-def take(module: Module, found: Found, names: Collection[str], *, remove: bool = False) -> Print:
-    """The fingerprint of a found site. `names`: the slots that the rule sets; `remove`: it removes them."""
+def take(
+    module: Module, found: Found, names: Collection[str], *, remove: bool = False, adds: Collection[str] = ()
+) -> Print:
+    """The fingerprint of a found site. `names`: the slots that the rule sets; `remove`: it removes them.
+
+    `adds`: those that it adds to dicts that lack them, so that the dict is the same with them.
+    """
     slots = governed(found, names, remove=remove)
     paths = [path for slot in slots if (path := _path(module, slot)) is not None]
     within = _definition(module, found)
@@ -84,7 +89,7 @@ def take(module: Module, found: Found, names: Collection[str], *, remove: bool =
     outer = [path[0] for path in outside]
     outer += _binding_again(module, [path[-1] for path in outside], outer)
     roots = [*dict.fromkeys(outer), *([within] if within is not None else [])]
-    blank = _Blank(module, slots, remove)
+    blank = _Blank(module, slots, remove, adds)
     words = [word for root in roots for word in _words(root, blank, named=root is not within)]
     around = _guards_of(module, within) if outside and within is not None else ()
     guards = tuple((*around, *_guards(module, slot)) for slot in slots)
@@ -150,8 +155,9 @@ def normalised(text: str) -> str:
 class _Blank:
     """Which expressions and statements the rule itself sets: they are no part of the fingerprint."""
 
-    def __init__(self, module: Module, slots: list[Slot], remove: bool) -> None:
+    def __init__(self, module: Module, slots: list[Slot], remove: bool, adds: Collection[str] = ()) -> None:
         self.module = module
+        self.adds = adds
         self.expressions = set() if remove else {(slot.start, slot.end) for slot in slots}
         self.statements = {slot.segment[:2] for slot in slots} if remove else set()
         self.ladders = {(slot.line, slot.end_line) for slot in slots if slot.name == LADDER and slot.text}
@@ -160,6 +166,21 @@ class _Blank:
     def expression(self, node: ast.expr) -> bool:
         """Whether the node is a literal of the rule's."""
         return node.lineno in self.lines and self.module.span(node) in self.expressions
+
+    def without_added(self, node: object) -> object:
+        """A display without the items that the rule may have added."""
+        match node:
+            case ast.Dict(keys=keys, values=values) if self.adds:
+                pairs = [(k, v) for k, v in zip(keys, values, strict=True)
+                         if not (isinstance(k, ast.Constant) and self._is_added(k.value, v))]  # fmt: skip
+                return ast.copy_location(ast.Dict([k for k, _ in pairs], [v for _, v in pairs]), node)
+            case ast.Call(func=func, args=args, keywords=keywords) if self.adds:
+                kept = [k for k in keywords if not self._is_added(k.arg, k.value)]
+                return ast.copy_location(ast.Call(func, args, kept), node)
+        return node
+
+    def _is_added(self, key: object, value: ast.expr) -> bool:
+        return key in self.adds and self.expression(value)
 
     def statement(self, node: ast.stmt) -> bool:
         """Whether the statement is one that the rule removes, or the ladder that it emits."""
@@ -319,7 +340,7 @@ def _fields(node: ast.AST, blank: _Blank, but: Collection[str] = ()) -> str:
 
 
 def _canonical(value: object, blank: _Blank) -> str:
-    value = _plainly(value)
+    value = _plainly(blank.without_added(value))
     if isinstance(value, ast.expr) and blank.expression(value):
         return "_"
     if isinstance(value, ast.AST):

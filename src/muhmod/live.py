@@ -31,11 +31,13 @@ def judged(
 def _row(row: SiteReport, search: Search, reaches: Reaches, wanted: Wanted) -> SiteReport:
     (site,) = [one for source, one in search.bound if source.file == row.file and one.line == row.line][:1]
     places = {(slot.name, slot.line, slot.column): slot for slot in site.slots if slot.text}
+    rooms = {(slot.name, slot.line): slot.room for slot in site.slots if slot.room != (0, 0)}
     slots = []
     for slot in row.slots:
         if wanted(row, slot):
             place = places.get((slot.name, slot.line, slot.column))
-            verdict = _verdict(reaches, row.file, place) if place else _beside(reaches, row.file, site)
+            room = rooms.get((slot.name, slot.line), (0, 0))
+            verdict = _verdict(reaches, row.file, place) if place else _beside(reaches, row.file, site, room)
             slot = slot._replace(reach=verdict)
         slots.append(slot)
     return row._replace(slots=tuple(slots))
@@ -51,9 +53,10 @@ def _verdict(reaches: Reaches, file: str, slot: Slot) -> Reach:
         return Reach("unknown", f"it could not be followed: {type(error).__name__}: {error}")
 
 
-def _beside(reaches: Reaches, file: str, site: Found) -> Reach:
-    """What is not in the file yet goes where the best of the site's slots goes."""
-    verdicts = [_verdict(reaches, file, slot) for slot in site.slots if slot.text]
+def _beside(reaches: Reaches, file: str, site: Found, room: tuple[int, int]) -> Reach:
+    """What is not in the file yet goes where the best of the site's slots, or of its own dict's, goes."""
+    own = [slot for slot in site.slots if slot.text and room[0] <= slot.start < room[1]]
+    verdicts = [_verdict(reaches, file, slot) for slot in own or site.slots if slot.text]
     best = min(verdicts, key=lambda one: _BEST.index(one.verdict), default=None)
     return best or Reach("unknown", "nothing stands beside it that could be followed")
 
@@ -89,7 +92,9 @@ def _held(row: SiteReport, numbers: set[int], *, left: int) -> SiteReport:
         else slot
         for slot, held_back in zip(row.slots, back, strict=True)
     ]
-    row = row._replace(slots=tuple(slot for slot in slots if slot.old or slot.new))
+    # An entry that does not come leaves the list; a key keeps its number among the slots.
+    there = tuple(s for s in slots if s.old or s.new or not s.name.startswith("configs"))
+    row = row._replace(slots=there)
     if left:
         return row
     if any(slot.derived is not None and not slot.name.startswith("configs") for slot in row.slots):

@@ -30,6 +30,16 @@ class Splice(NamedTuple):
     tail: str
 
 
+def around(splice: Splice, ours: str, start: int, end: int) -> tuple[int, int]:
+    """Where a splice stands whose slot's literal is at start to end: that of an added key holds more.
+
+    `ours`: the literal as it was written.
+    """
+    is_item = bool(ours) and splice.slot.partition("#")[0] in splice.new
+    before, _, after = splice.new.rpartition(ours) if is_item else ("", "", "")
+    return start - len(before), end + len(after)
+
+
 class Pinned(NamedTuple):
     """A slot's text before muhmod wrote (`base`) and after (`ours`; equal where nothing was written).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 State = Literal[
@@ -123,11 +124,15 @@ class Slot(NamedTuple):
     # 1-based, in characters; the end is the first that is not part of it. 0: not known.
     column: int = 0
     end_column: int = 0
+    # Where the slot is not there yet: the display, from start to end, that could take it as a key.
+    room: tuple[int, int] = (0, 0)
 
 
 # The slot that holds a generated ladder, and the keys that one sets: all, or the first alone.
 LADDER = "ladder"
 LADDER_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
+# Of these, the tile, and the launch options: a dict that lacks one of the latter may be given it.
+TILE_KEYS, OPTIONS = LADDER_KEYS[:3], LADDER_KEYS[4:]
 
 
 class Spelling(NamedTuple):
@@ -158,6 +163,32 @@ class Room(NamedTuple):
     held: tuple[str, ...] = ()
 
 
+class Display(NamedTuple):
+    """A dict written out in the source that arrives at a use: `{…}`, `dict(…)`, the keywords of `.update(…)`.
+
+    `whole`: it names a tile in M, N and K; `rooms`: an empty slot for each launch option that it lacks and
+    that would arrive, not editable where it cannot be written.
+    """
+
+    line: int
+    whole: bool
+    arrivals: tuple[Arrival, ...]
+    rooms: tuple[Slot, ...] = ()
+
+
+class Keys(NamedTuple):
+    """The displays that make a function's dict, and who reads it first.
+
+    `names`: the local names of the dict; `returned`: whether the function returns it; `refused`: why not
+    every dict of its arms can take a key, with the line.
+    """
+
+    displays: tuple[Display, ...] = ()
+    names: tuple[str, ...] = ()
+    returned: bool = False
+    refused: str = ""
+
+
 class Found(NamedTuple):
     """A tuning site in one file. `satisfied` says why nothing is left to do, `problem` why nothing can be."""
 
@@ -171,6 +202,12 @@ class Found(NamedTuple):
     satisfied: str = ""
     file: str = ""
     room: Room | None = None
+    keys: Keys = Keys()
+
+    def with_keys(self, names: Collection[str]) -> Found:
+        """With a slot of each of these names for every whole dict that could take it as a key."""
+        rooms = [r for display in self.keys.displays for r in display.rooms if r.name in names]
+        return self._replace(slots=tuple(sorted((*self.slots, *rooms), key=lambda slot: slot.start)))
 
     def with_room(self) -> Found:
         """With the room for a ladder among its slots, where there is such."""
@@ -189,7 +226,7 @@ class Edit(NamedTuple):
     name: str
     start: int
     end: int
-    op: Literal["replace", "remove", "entries", "block"]
+    op: Literal["replace", "remove", "entries", "block", "key"]
     new: str
     segment: tuple[int, int, Literal["statement", "expression", "block"]]
     payload: tuple[object, ...] = ()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from muhmod import drift, fingerprint
 from muhmod.fingerprint import Place, governed
-from muhmod.lock import Entry, Lock
+from muhmod.lock import Entry, Lock, around
 from muhmod.model import Difference, Edit, Found, SiteReport, SlotReport, ThreeWay
 from muhmod.rulebook import Rule
 from muhmod.search import Source
@@ -53,7 +53,7 @@ def place(rule: Rule, source: Source, found: Found) -> Place:
         tuple(slot.line for slot in slots),
         tuple(f"{slot.name}#{number}" for number, slot in enumerate(found.slots) if slot in slots),
         digest_of(source.data),
-        fingerprint.take(source.module, found, rule.slots, remove=rule.remove),
+        fingerprint.take(source.module, found, rule.slots, remove=rule.remove, adds=rule.adds),
     )  # fmt: skip
 
 
@@ -106,7 +106,9 @@ def _alone(entry: Entry, source: Source, found: Found) -> bool:
         return False
     text = source.text.text
     for number, splice in reversed([*zip(written, entry.splices, strict=True)]):
-        text = text[: slots[number].start] + splice.old + text[slots[number].end :]
+        slot = slots[number]
+        start, end = around(splice, entry.slots[number].ours, slot.start, slot.end)
+        text = text[:start] + splice.old + text[end:]
     try:
         return digest_of(source.text.encode(text)) == entry.before
     except UnicodeEncodeError:

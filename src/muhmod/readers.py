@@ -60,9 +60,11 @@ class Readers(NamedTuple):
         return ""
 
 
-def readers(reading: Reading, file: str, function: str) -> Readers:
-    """The readers of what a module-level function of `file` returns."""
-    return _Follow(reading).run(file, function)
+def readers(
+    reading: Reading, file: str, function: str, names: Collection[str] = (), *, returned: bool = True
+) -> Readers:
+    """The readers of what a function of `file` returns, and of what it holds under local names."""
+    return _Follow(reading).run(file, function, names, returned=returned)
 
 
 class _Function(NamedTuple):
@@ -85,9 +87,12 @@ class _Follow:
         self.queue: list[_Function] = []
         self._imports: dict[str, dict[str, tuple[str, int, str]]] = {}
 
-    def run(self, file: str, function: str) -> Readers:
+    def run(self, file: str, function: str, names: Collection[str], *, returned: bool) -> Readers:
         """Until nothing new is found."""
-        self.make(file, function)
+        if returned:
+            self.make(file, function)
+        if names:
+            self.enqueue(_Function(file, function), names)
         steps = 0
         while self.queue and steps < _MOST_FUNCTIONS:
             steps += 1
@@ -267,6 +272,8 @@ class _Body:
                 return self._kind(body) or self._kind(orelse)
             case ast.BoolOp(values=values):
                 return next(filter(None, map(self._kind, values)), "")
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                return "dict" if "dict" in (self._kind(left), self._kind(right)) else ""
             case ast.NamedExpr(value=value) | ast.Await(value=value):
                 return self._kind(value)
             case ast.Dict(keys=keys, values=values):
@@ -329,6 +336,9 @@ class _Body:
                     self._use(part, alone=True)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 for part in (test, body, orelse):
+                    self._use(part, alone=True)
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                for part in (left, right):
                     self._use(part, alone=True)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 self._use(operand, alone=True)

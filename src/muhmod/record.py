@@ -11,7 +11,7 @@ from muhmod.engine import Change, Options, Plan, Purpose, plan
 from muhmod.errors import MuhmodError, RefusedError, UsageError
 from muhmod.fingerprint import Place, governed
 from muhmod.lock import Entry, Pinned
-from muhmod.model import LADDER, SiteReport
+from muhmod.model import LADDER, OPTIONS, SiteReport, Slot
 from muhmod.rulebook import Pack
 from muhmod.site import Module
 from muhmod.tree import Tree
@@ -234,6 +234,10 @@ def _moved(splice: lock.Splice, entry: Entry, change: Change, chained: set[int])
         if start == splice.at and new.old == splice.new:
             chained.add(number)
             return new._replace(old=splice.old)
+        inside = _inside(splice, new, start)
+        if inside is not None:
+            chained.add(number)
+            return inside
         if start < splice.at + len(splice.new) and splice.at < start + len(new.old):
             raise RefusedError(
                 f"{entry.rule} of {entry.file} would be written in part over an earlier change",
@@ -242,6 +246,16 @@ def _moved(splice: lock.Splice, entry: Entry, change: Change, chained: set[int])
         if start < splice.at:
             shift = passed
     return splice._replace(at=splice.at + shift)
+
+
+def _inside(splice: lock.Splice, new: lock.Splice, start: int) -> lock.Splice | None:
+    """An added key's splice with another value in it; None where the new one is not just that."""
+    at = start - splice.at
+    before, after = splice.new[: max(at, 0)], splice.new[at + len(new.old) :]
+    if splice.slot.partition("#")[0] not in OPTIONS or at <= 0 or before + new.old + after != splice.new:
+        return None
+    head, tail = new.head.removesuffix(before), new.tail.removeprefix(after)
+    return splice._replace(at=new.at - at, new=before + new.new + after, head=head, tail=tail)
 
 
 def anchors(module: Module, entry: Entry) -> list[int]:
@@ -273,16 +287,22 @@ def _by_structure(module: Module, entry: Entry) -> list[int | None]:
     """The slots of the pinned names and order, where each splice's own still holds what was written."""
     places = [found for found in catalog.site(entry.site).find(module) if found.scope == entry.scope]
     names = [slot.name for slot in entry.slots]
-    if LADDER in names:
-        places = [found.with_room() for found in places]
+    added = {slot.name for slot in entry.slots if slot.name in OPTIONS and not slot.base}
+    places = [found.with_room() if LADDER in names else found.with_keys(added) for found in places]
     if len(places) != 1 or [slot.name for slot in governed(places[0], names)] != names:
         return []
     slots = {f"{slot.name}#{number}": slot for number, slot in enumerate(places[0].slots)}
     own = [slots.get(splice.slot) for splice in entry.splices]
     return [
-        slot.start if slot is not None and slot.text == splice.new else None
+        _at(module.text, slot, splice) if slot is not None and slot.text else None
         for slot, splice in zip(own, entry.splices, strict=True)
     ]
+
+
+def _at(text: str, slot: Slot, splice: lock.Splice) -> int | None:
+    """Where a slot's splice stands, if all of it does."""
+    start, end = lock.around(splice, slot.text, slot.start, slot.end)
+    return start if text[start:end] == splice.new else None
 
 
 # What a person takes ---------------------------------------------------------------------------

@@ -72,7 +72,12 @@ def _segment(code: str, start: int, grammar: Grammar, edits: list[Edit]) -> list
     """LibCST makes the edits; what it gives must be the segment with just those nodes changed."""
     frame = _Frame(code, grammar)
     splices: list[Splice] = []
-    for edit in sorted(edits, key=lambda e: -e.start):
+    for edit in sorted(edits, key=lambda e: (-e.start, e.op != "key")):
+        if edit.op == "key":
+            if edit not in [splice.edit for splice in splices]:
+                added = [e for e in edits if e.op == "key" and e.payload == edit.payload]
+                splices = [*frame.add(added, start), *splices]
+            continue
         new = frame.apply(edit, edit.start - start, edit.end - start)
         splices.insert(0, Splice(edit, edit.start, edit.end, new))
     shifted = [s._replace(start=s.start - start, end=s.end - start) for s in splices]
@@ -106,6 +111,33 @@ class _Frame:
         new = _entries(node, edit) if edit.op == "entries" else _literal(edit.new, node)
         self.module = self._with(node, new)
         return self.module.code_for_node(new.with_changes(lpar=(), rpar=()))
+
+    def add(self, edits: list[Edit], start: int) -> list[Splice]:
+        """Put keys behind the last of the display that the edits' payload spans; a splice for each."""
+        first, last = cast("tuple[int, int]", edits[0].payload)
+        node = old = self._node_at(first - start, last - start)
+        splices: list[Splice] = []
+        at = end = 0
+        for edit in edits:
+            before = self._parts(node)
+            node = _with_item(node, edit.name.partition("#")[0], cst.parse_expression(edit.new))
+            head, closing = self._parts(node)
+            if not splices:
+                at = first + len(before[0])
+                end = last - len(closing)
+            new = head[len(before[0]) :]
+            if not (head.startswith(before[0]) and before[1].endswith(closing)):
+                raise FileError("LibCST changed more of the dict than its last key")
+            splices.append(Splice(edit, at, end, new))
+            at = end
+        self.module = self._with(old, node)
+        return splices
+
+    def _parts(self, node: cst.BaseExpression) -> tuple[str, str]:
+        """A display's code up to the comma of its last item, if it has one, and the rest."""
+        code = self.module.code_for_node(node.with_changes(lpar=(), rpar=()))
+        closing = len(self.module.code_for_node(_closing(node))) + 1
+        return code[:-closing], code[-closing:]
 
     def _with(self, old: cst.CSTNode, new: cst.CSTNode) -> cst.Module:
         match self.module.body:
@@ -226,6 +258,49 @@ def _body(module: cst.Module) -> list[cst.BaseStatement]:
     raise RefusedError("LibCST and ast disagree about the function")
 
 
+# Keys of a display ----------------------------------------------------------------------------
+
+
+def _closing(node: cst.BaseExpression) -> cst.BaseParenthesizableWhitespace:
+    """What stands between a display's last item, its comma included, and its bracket."""
+    match node:
+        case cst.Dict(rbrace=bracket):
+            return bracket.whitespace_before
+        case cst.Call(args=[*_, cst.Arg(comma=cst.Comma(whitespace_after=gap))]):
+            return gap
+        case cst.Call(args=[*_, cst.Arg(whitespace_after_arg=gap)]):
+            return gap
+    raise _disagree("the dict")
+
+
+def _with_item(node: cst.BaseExpression, key: str, value: cst.BaseExpression) -> cst.BaseExpression:
+    """The display with one item more, set off and spelled as its last; comments behind that stay there."""
+    match node:
+        case cst.Dict(elements=[*rest, cst.DictElement(key=cst.SimpleString(quote=quote)) as last]):
+            comma, end = _between(_gap(rest[-1]) if rest else node.lbrace.whitespace_after, _closing(node))
+            new = last.with_changes(key=cst.SimpleString(f"{quote}{key}{quote}"), value=value)
+            bracket = node.rbrace.with_changes(whitespace_before=end)
+            return node.with_changes(elements=[*rest, last.with_changes(comma=comma), new], rbrace=bracket)
+        case cst.Call(args=[*args, cst.Arg(keyword=cst.Name()) as end_]):
+            comma, end = _between(_gap(args[-1]) if args else node.whitespace_before_args, _closing(node))
+            closed: dict[str, cst.CSTNode] = {"whitespace_after_arg": end}
+            if isinstance(end_.comma, cst.Comma):
+                closed = {"comma": cst.Comma(whitespace_after=end)}
+            held = end_.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
+            added = end_.with_changes(keyword=cst.Name(key), value=value, **closed)
+            return node.with_changes(args=[*args, held, added])
+    raise _disagree("the dict")
+
+
+def _between(
+    lead: cst.BaseParenthesizableWhitespace, closing: cst.BaseParenthesizableWhitespace
+) -> tuple[cst.Comma, cst.BaseParenthesizableWhitespace]:
+    """The comma behind what was the last item, set off as that was (`lead`); what closes the display now."""
+    plain = _plain_gap([lead]) if isinstance(lead, cst.ParenthesizedWhitespace) else lead
+    between = _set_off(_indented(closing, plain), plain)
+    return cst.Comma(whitespace_after=between), _without_comments(closing)
+
+
 # Autotune lists -------------------------------------------------------------------------------
 
 
@@ -341,7 +416,7 @@ def _rebuilt(
     return node.with_changes(elements=elements, lbracket=lbracket, rbracket=rbracket)
 
 
-def _gap(element: cst.BaseElement) -> cst.BaseParenthesizableWhitespace:
+def _gap(element: cst.BaseElement | cst.BaseDictElement | cst.Arg) -> cst.BaseParenthesizableWhitespace:
     """The white space behind an element's comma."""
     comma = element.comma
     return comma.whitespace_after if isinstance(comma, cst.Comma) else cst.SimpleWhitespace("")

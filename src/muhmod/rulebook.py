@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 
 from muhmod.derive.work import Facts
 from muhmod.errors import UsageError, nearest
-from muhmod.model import LADDER, LADDER_KEYS, Candidate, Scalar, State, Status
+from muhmod.model import LADDER, LADDER_KEYS, OPTIONS, TILE_KEYS, Candidate, Scalar, State, Status
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -101,7 +101,7 @@ _OPTIONS = ("BLOCK_M", "BLOCK_N", "PRE_LOAD_V", "waves_per_eu", "num_warps", "nu
 class SlotRule(NamedTuple):
     """What sets a slot: a derivation by name, or a literal of the pack's with its reason.
 
-    `when_absent`: whether a site without the slot is an `error`, or `ok`.
+    `when_absent`: whether a site without the slot is an `error`, or `ok`, or it is to `add` the slot.
     """
 
     derive: str
@@ -157,6 +157,11 @@ class Rule(NamedTuple):
     instead: str = ""
     # Only what is shown to reach a kernel is set.
     require_reach: bool = False
+
+    @property
+    def adds(self) -> tuple[str, ...]:
+        """The keys that it adds to dicts that lack them."""
+        return tuple(name for name, slot in self.slots.items() if slot.when_absent == "add")
 
     @property
     def awaits(self) -> tuple[str, ...]:
@@ -671,10 +676,27 @@ def _rule(document: _Document, name: str, table: object) -> Rule:
         depends_on=tuple(_words(document, table, "depends_on")),
         require_reach=table.get("require_reach", False) is True,
     )
+    _check_added(document, keys, rule)
     if not rule.keys:
         return rule
     leaves = rule.slots if table["emit"] == _EITHER else {}
     return rule._replace(slots={LADDER: SlotRule("moe_ladder")}, leaves=leaves)
+
+
+def _check_added(document: _Document, keys: tuple[str, ...], rule: Rule) -> None:
+    """Keys that a rule adds are launch options, and what is derived for one is derived for the whole tile."""
+    for name in rule.adds:
+        where = (*keys, "slots", name, "when_absent")
+        if rule.site != "moe-config" or name not in OPTIONS:
+            raise document.fail(f"only {' and '.join(OPTIONS)} of moe-config can be added to a dict", *where)
+        missing = [key for key in (*TILE_KEYS, *OPTIONS) if key not in rule.slots]
+        missing += [key for key in OPTIONS if key in rule.slots and rule.slots[key].when_absent == "ok"]
+        if rule.slots[name].value is None and missing:
+            raise document.fail(
+                f"{name} is derived together with {missing[0]}, which the rule does not set in every dict",
+                *where,
+                hint=f"set {missing[0]} too, or give {name} a value with its reason",
+            )
 
 
 _EITHER = "ladder-or-leaves"
@@ -714,8 +736,8 @@ def _slot(document: _Document, keys: tuple[str, ...], row: object) -> SlotRule:
         # A limit holds whoever sets the value.
         derive = natural
     absent = row.get("when_absent", "error")
-    if absent not in ("ok", "error"):
-        raise document.fail("when_absent must be one of ok, error", *keys, "when_absent")
+    if absent not in ("ok", "error", "add"):
+        raise document.fail("when_absent must be one of ok, error, add", *keys, "when_absent")
     return SlotRule(derive, value, str(row.get("reason", "")), absent)
 
 

@@ -205,7 +205,7 @@ def _places(row: SiteReport) -> list[tuple[_Place, str]]:
         return [(_Place("", 0), ""), *([(_Place(file, int(line)), "where it was pinned")] if file else ())]
     differs = [(_Place(d.file, d.line), d.text) for d in row.differences if d.file and d.kind != "moved"]
     changed = [
-        (_of_slot(row, slot), f"{slot.name} {slot.old} -> {slot.new or 'removed'}")
+        (_of_slot(row, slot), f"{slot.name} {slot.old or 'nothing'} -> {slot.new or 'removed'}")
         for slot in row.slots
         if slot.old != slot.new and slot.column
     ]

@@ -202,8 +202,8 @@ def look(file: str, data: bytes | None, rule: Rule, reading: Reading, into: Sear
 
 
 def roomy(rule: Rule, found: Found) -> Found:
-    """The site as the rule sees it: with the room for a ladder where it emits one."""
-    return found.with_room() if rule.keys else found
+    """The site as the rule sees it: with room for the ladder that it emits, or for keys that it adds."""
+    return found.with_room() if rule.keys else found.with_keys(rule.adds) if rule.adds else found
 
 
 def too_deep(file: str) -> FileError:

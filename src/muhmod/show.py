@@ -69,9 +69,13 @@ def _values(row: SiteReport) -> list[str]:
     if any(slot.name.startswith("configs") for slot in row.slots):
         lines += _list_values(row) if row.state != "held" else []
     elif row.state != "skipped":
-        lines += [f"{_name(s)} {s.old} -> {s.new or 'removed'}{_why(s)}{_mark(s)}" for s in changed]
+        lines += [
+            f"{_name(s)} {s.old or 'nothing'} -> {s.new or 'removed'}{_why(s)}{_mark(s)}" for s in changed
+        ]
         if row.state != "held":
-            lines += [f"{_name(s)} {s.old}: {s.note}" for s in row.slots if s.note.startswith("held: ")]
+            lines += [
+                f"{_name(s)} {s.old or 'nothing'}: {s.note}" for s in row.slots if s.note.startswith("held: ")
+            ]
         # Several values of a site mostly end at one place: that is said once.
         lines += dict.fromkeys(s.mark for s in changed if ":" in s.mark)
         same = [s for s in row.slots if s.old == s.new and s.derived is not None]
@@ -142,7 +146,11 @@ def explain(out: Console, row: SiteReport, line: int = 0) -> None:
 
 def _slot_steps(out: Console, slot: SlotReport, before: tuple[str, ...]) -> tuple[str, ...]:
     """Print one slot; steps that it shares with the slot before are not said again."""
-    change = slot.old if slot.old == slot.new else f"{slot.old or 'nothing'} -> {slot.new or 'removed'}"
+    change = (
+        slot.old or "nothing"
+        if slot.old == slot.new
+        else f"{slot.old or 'nothing'} -> {slot.new or 'removed'}"
+    )
     note = f"  {slot.note}" if slot.note else ""
     kind = f"  ({slot.derived.kind})" if slot.derived else ""
     at = f" (line {slot.line})" if slot.line else ""

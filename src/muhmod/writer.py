@@ -200,13 +200,20 @@ def _taken_back(entry: lock.Entry) -> lock.Entry:
 
 
 def _revert_row(entry: lock.Entry, state: State, reason: str, code: int, line: int = 0) -> SiteReport:
-    slots = tuple(
-        SlotReport(s.slot.partition("#")[0], line, s.new.strip(), s.old.strip()) for s in entry.splices
-    )
+    slots = tuple(_undone(splice, line) for splice in entry.splices)
     return SiteReport(
         entry.site, state, entry.file, entry.scope, line, line, entry.form, reason, entry.rule, code,
         slots if len(slots) < 4 and all("\n" not in s.old for s in slots) else (),
     )  # fmt: skip
+
+
+def _undone(splice: lock.Splice, line: int) -> SlotReport:
+    name = splice.slot.partition("#")[0]
+    key, _, value = splice.new.rpartition(name)
+    if key:
+        # The whole item goes: `, 'num_warps': 4`.
+        return SlotReport(name, line, value.strip("'\":= ,"), "")
+    return SlotReport(name, line, splice.new.strip(), splice.old.strip())
 
 
 def _reverted(

@@ -133,23 +133,32 @@ def _ask(plan: Plan, options: Options, ours: set[str]) -> Plan:
 
     declined: set[tuple[str, int]] = set()
     rest = ""
+    # With a key that is added goes all that is derived with it: one answer for all of the rule.
+    together = {rule: "" for rule, _, edit in plan.edits if edit.op == "key"}
     for rule, file, edit in plan.edits:
         row = next(row for row in plan.sites if row.rule == rule)
-        answer = "y" if rule in ours else rest or _answer(row, file, edit.number)
+        answer = "y" if rule in ours else rest or together.get(rule, "")
+        answer = answer or _answer(row, file, edit.number, whole=rule in together)
         if answer in ("a", "q"):
             rest = "y" if answer == "a" else "n"
             answer = rest
+        if rule in together:
+            together[rule] = answer
         if answer == "n":
             declined.add((rule, edit.start))
     return engine.plan(plan.tree, plan.pack, options._replace(declined=frozenset(declined)), plan.known)
 
 
-def _answer(row: SiteReport, file: str, index: int) -> str:
+def _answer(row: SiteReport, file: str, index: int, *, whole: bool = False) -> str:
     from muhmod import show
 
     changed = [slot for slot in row.slots if slot.old != slot.new]
     slot = row.slots[index] if index < len(row.slots) else changed[0]
-    if slot.name.startswith("configs"):
+    if whole:
+        what = (
+            f"{sum(not s.old for s in changed)} keys come, {sum(bool(s.old) for s in changed)} values change"
+        )
+    elif slot.name.startswith("configs"):
         what = f"{sum(not s.new for s in changed)} entries go, {sum(not s.old for s in changed)} come"
     else:
         what = f"{slot.name} {slot.old} -> {slot.new or 'removed'}"

@@ -122,6 +122,7 @@ def _derived(pack: Pack) -> list[tuple[str, str, str, Derived]]:
 
 def cases(pack: Pack) -> list[Case]:
     """Every slot that the pack sets, with the tests under which its value differs."""
+    from muhmod import launch
     from muhmod.derive.whatif import Case
     from muhmod.derive.work import Ask
     from muhmod.model import Arrival, Condition
@@ -130,6 +131,7 @@ def cases(pack: Pack) -> list[Case]:
     for rule in pack.rules:
         for slot, setting in rule.slots.items():
             ask = Ask(literal=setting.value, reason=setting.reason, keys=rule.keys or Ask().keys)
+            ask = launch.chosen(ask, rule) if rule.adds else ask
             asks = {"": ask}
             if setting.derive == "moe_block_m":
                 # The ladder's bounds in the tree that the pack is for stand in for a tree's own.

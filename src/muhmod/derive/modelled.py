@@ -136,8 +136,13 @@ def moe_standing(work: Work, tile: Mapping[str, int], element: int) -> tuple[str
     ), refused
 
 
-def moe_tile(work: Work, tokens: int, *, launch: bool = False) -> fused_moe.Tile:
-    """fused_moe_kernel's tile for the model of the facts. `launch`: the dict names warps and stages too."""
+def moe_tile(
+    work: Work, tokens: int, *, launch: bool = False, options: tuple[int, ...] = ()
+) -> fused_moe.Tile:
+    """fused_moe_kernel's tile for the model of the facts.
+
+    `launch`: warps and stages are chosen too; `options`: they are these.
+    """
     topk = work.integer("experts_per_token")
     devices = work.integer("tensor_parallel")
     workload = fused_moe.Workload(
@@ -149,12 +154,13 @@ def moe_tile(work: Work, tokens: int, *, launch: bool = False) -> fused_moe.Tile
         work.element_size(),
     )
     c = card(work)
-    warps, stages = fused_moe.DEFAULT_LAUNCH
     if launch:
         choice = fused_moe.choose(c, workload)
     else:
-        work.step(f"the dict names no launch options: Triton's {warps} warps and {stages} stages hold")
-        choice = fused_moe.choose(c, workload, fused_moe.DEFAULT_LAUNCH)
+        warps, stages = options or fused_moe.DEFAULT_LAUNCH
+        whose = "the pack sets" if options else "the dict names no launch options: Triton's"
+        work.step(f"{whose} {warps} warps and {stages} stages{'' if options else ' hold'}")
+        choice = fused_moe.choose(c, workload, (warps, stages))
     for step in fused_moe.explain(c, workload, choice):
         work.step(step)
     return choice.tile

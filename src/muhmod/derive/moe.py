@@ -123,7 +123,8 @@ def _tile(work: Work, ask: Ask) -> Tile:
     if {*LADDER_KEYS[:3]} <= {*ask.tile}:
         work.step(f"as it stands, {moe_standing(work, ask.tile, work.element_size())[0]}")
     topk = work.integer("experts_per_token")
-    return moe_tile(work, max(1, round(_rows(work, ask, topk) / topk)), launch=ask.launch)
+    tokens = max(1, round(_rows(work, ask, topk) / topk))
+    return moe_tile(work, tokens, launch=ask.launch, options=ask.options)
 
 
 def _rows(work: Work, ask: Ask, topk: int) -> int:

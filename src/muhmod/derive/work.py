@@ -18,7 +18,8 @@ class Ask(NamedTuple):
     `arrivals`: the paths from the slot to a use. `entries`: what an autotune list holds now.
     `literal`: a value that the pack sets itself, to be checked against the limits only. `launch`: warps
     and stages are set too. `keys`, `spelling`: what a ladder sets, and how it is written. `tile`: the
-    literals that stand beside the slot's on its way, by name, its own included.
+    literals that stand beside the slot's on its way, by name, its own included. `options`: warps and stages
+    that the pack sets itself; empty where it does not.
     """
 
     arrivals: tuple[Arrival, ...] = (Arrival(),)
@@ -29,6 +30,7 @@ class Ask(NamedTuple):
     keys: tuple[str, ...] = LADDER_KEYS
     spelling: Spelling = Spelling()
     tile: Mapping[str, int] = MappingProxyType({})
+    options: tuple[int, ...] = ()
 
 
 class Facts(NamedTuple):

@@ -154,6 +154,18 @@ def test_a_backend_of_another_platform_is_not_chosen(muhmod, tmp_path):
     )
 
 
+# A file that cannot be read may do anything --------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", ["def (\n", "x = 1\n  y = 2\n", "\x00"])
+def test_what_only_a_broken_file_might_call_or_import_is_unknown(muhmod, tmp_path, broken):
+    use = f"{HEAD}{TABLE}def run():\n    {LAUNCH}"
+    for mention in ("from vllm.use import run\nrun()\n", "import vllm.use as u\nu.run()\n"):
+        files = {"__init__": "", "worker/main": f"{mention}{broken}", "use": use}
+        verdict, why = told(muhmod, tmp_path, **files)
+        assert (verdict, "worker/main.py" in why) == ("unknown", True), why
+
+
 # What only a computed name might run -------------------------------------------------------------
 
 NOBODY = f"{HEAD}{TABLE}def nobody():\n    {LAUNCH}"

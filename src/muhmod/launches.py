@@ -11,11 +11,11 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from muhmod.model import LAUNCH_OPTIONS
 from muhmod.names import Index, Names, Parameter
 from muhmod.site import MODULE_SCOPE, FunctionNode
 
 NEEDLES = (b"triton", b"gluon")
-OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
 _BY_NAME = ("run", "warmup")
 _LONGEST = 120
 
@@ -250,7 +250,7 @@ class Kernels:
                 if isinstance(inner, ast.Call):
                     given = {**{k.arg: short(k.value) for k in inner.keywords if k.arg}, **given}
         values = [(p.name, given.get(p.name) or _unsaid(p, one, call)) for p in constexprs(one.node)]
-        options = [(name, given[name]) for name in OPTIONS if name in given]
+        options = [(name, given[name]) for name in LAUNCH_OPTIONS if name in given]
         end = call.end_lineno or call.lineno
         return Launch(module.file, call.lineno, scope, tuple(values), tuple(options), "", end)
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from muhmod.errors import FileError
-from muhmod.names import Index, import_lines
+from muhmod.names import EXTENSION, Index, import_lines
 
 _OWN_IMPORT = re.compile(rb"[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import\b(.*)|import[ \t]+(.+))", re.DOTALL)
 _WORD = re.compile(rb"\w+")
-_EXTENSION = re.compile(r"_(?:\w*_)?C(?:_\w+)?")
 _BUILT = {"_version", "commit_id", "vllm_flash_attn"}
 
 
@@ -47,7 +46,7 @@ def imports(index: Index) -> Iterator[Absent]:
 
 def _built(name: str) -> str:
     last = name.rpartition(".")[2]
-    if _EXTENSION.fullmatch(last):
+    if EXTENSION.fullmatch(last):
         return "no such module in the tree; by its name an extension that is built"
     if last in _BUILT:
         return "no such module in the tree; it is written when the package is built"

@@ -133,6 +133,8 @@ LADDER = "ladder"
 LADDER_KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 # Of these, the tile, and the launch options: a dict that lacks one of the latter may be given it.
 TILE_KEYS, OPTIONS = LADDER_KEYS[:3], LADDER_KEYS[4:]
+# All that a launch of a Triton kernel takes beside the kernel's own parameters.
+LAUNCH_OPTIONS = (*OPTIONS, "num_ctas", "maxnreg", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
 
 
 class Spelling(NamedTuple):

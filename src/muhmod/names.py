@@ -25,6 +25,8 @@ _LEAVES = frozenset({ast.Constant, ast.Load, ast.Store, ast.Del, ast.Pass, ast.B
                      *ast.unaryop.__subclasses__(), *ast.boolop.__subclasses__()})  # fmt: skip
 _IMPORTS = re.compile(rb"^[ \t]*(?:from|import)\b[^\n(\\]*(?:\([^)]*\)|\\\r?\n[^\n]*)?", re.MULTILINE)
 _WORD = re.compile(rb"\w+|\*")
+# The name of an extension module that is built with the package: `_C`, `_moe_C`, `_C_stable`.
+EXTENSION = re.compile(r"_(?:\w*_)?C(?:_\w+)?")
 
 
 class Parameter(NamedTuple):

@@ -12,12 +12,10 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from muhmod.errors import FileError
+from muhmod.model import LAUNCH_OPTIONS
 from muhmod.search import Reading
 from muhmod.site import FunctionNode, Module, dotted, own_expressions
 
-# What a launch of a Triton kernel takes beside the kernel's own parameters.
-LAUNCH_OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu",
-                            "matrix_instr_nonkdim", "kpack"})  # fmt: skip
 _BY_KEY = {"get", "pop", "setdefault"}
 _COPIES = {"dict", "copy.copy", "copy.deepcopy", "deepcopy"}
 # Calls that look at a dict and hand nothing on.
@@ -424,7 +422,7 @@ class _Body:
             if node.args.kwarg or (launch and not jit):
                 self._refuse(call, f"it is passed on as keywords to {name}, which may do anything with them")
             place = f"{self.of.file}:{call.lineno}"
-            self.follow.spreads.setdefault(Spread(place, name, takes | (LAUNCH_OPTIONS if launch else set())))
+            self.follow.spreads.setdefault(Spread(place, name, takes.union(LAUNCH_OPTIONS if launch else ())))
 
     def _targets(self, func: ast.expr) -> list[tuple[str, str]]:
         """Where a called name is defined in the tree."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from muhmod.launches import short
-from muhmod.names import Index, Names
+from muhmod.names import EXTENSION, Index, Names
 from muhmod.search import Reading
 from muhmod.site import dotted, fold
 
@@ -34,7 +34,7 @@ _OPEN = frozenset({"torch", "triton", "numpy"})
 # Namespaces of torch.ops that are torch's own, or hold no operation.
 _TORCH = frozenset({"aten", "prim", "prims", "higher_order", "c10d", "_c10d_functional", "rngprims",
                     "inductor", "load_library", "loaded_libraries", "import_module"})  # fmt: skip
-_EXTENSION = re.compile(r"_(?:\w*_)?C(?:_\w+)?|vllm_flash_attn")
+_EXTENSION = re.compile(f"{EXTENSION.pattern}|vllm_flash_attn")
 _EXTENSION_WORD = re.compile(_EXTENSION.pattern.encode()).fullmatch
 _REGISTERS = (b"custom_op(", b".define(")
 # Calls that look at an operation and hand nothing on.

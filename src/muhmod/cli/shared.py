@@ -88,6 +88,7 @@ class Settings:
         self.given = given
         self.formats = formats
         self.config = _configuration()
+        self._pack: Pack | None = None
 
     def get(self, option: str, key: str, default: Any = None) -> Any:
         """The option's value."""
@@ -97,7 +98,12 @@ class Settings:
         return default if value in (None, "", ()) else value
 
     def pack(self) -> Pack:
-        """The rule pack that was asked for."""
+        """The rule pack that was asked for, read once."""
+        if self._pack is None:
+            self._pack = self._read_pack()
+        return self._pack
+
+    def _read_pack(self) -> Pack:
         from muhmod import rulebook
 
         name = self.get("rules", "rules")

@@ -105,6 +105,11 @@ class Living:
         for other in files:
             if other == file:
                 continue
+            if self.world.module(other) is None:
+                unread = self._unread(other)
+                perhaps = perhaps or unread.perhaps
+                shown += unread.trail
+                continue
             for node, does in self._loads(other, file, name, last):
                 why = self._excluded(other, node, depth + 1)
                 if why is None:
@@ -123,11 +128,6 @@ class Living:
 
     def _loads(self, other: str, file: str, name: str, last: str) -> Iterator[tuple[ast.AST, str]]:
         """The imports of a module in a file, and strings that name it."""
-        module = self.world.module(other)
-        if module is None:
-            # A file that cannot be read may import anything.
-            yield ast.Pass(lineno=1, col_offset=0), f"{other} cannot be read"
-            return
         spellings = self._spellings(name)
         index = self.world.index(other)
         parents = index.parents
@@ -149,6 +149,11 @@ class Living:
                 case ast.JoinedStr(values=[ast.Constant(value=str() as head), *_]):
                     if "." in head and any(s.startswith(head) for s in spellings):
                         yield text, ""
+
+    def _unread(self, file: str) -> Dead:
+        """Of a file that cannot be read, and holds the name."""
+        said = f"{file} cannot be read"
+        return Dead(said, (Step(file, 1, said),), f"what {file} does, which cannot be read")
 
     def _spellings(self, name: str) -> set[str]:
         """A module's dotted name under each name that the package goes by."""
@@ -351,9 +356,8 @@ class Living:
         self, other: str, file: str, path: str, name: str, method: bool, depth: int
     ) -> list[Dead] | None:
         """Why each place of a file that mentions a name is dead; None as soon as one may be run."""
-        module = self.world.module(other)
-        if module is None:
-            return None
+        if self.world.module(other) is None:
+            return [self._unread(other)]
         shown: list[Dead] = []
         parents = self.world.parents(other)
         for node in self.world.index(other).words.get(name, ()):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from muhmod.model import Step
+from muhmod.model import LAUNCH_OPTIONS, Step
 from muhmod.reach.value import (
     ANY,
     CALLED,
@@ -67,7 +67,6 @@ _LOOKS = {"print", "len", "isinstance", "type", "id", "repr", "hasattr", "issubc
 _COPIES = {"dict", "copy.copy", "copy.deepcopy", "copy", "deepcopy", "list", "tuple", "sorted", "reversed", "set",
            "iter", "frozenset", "typing.cast", "cast", "MappingProxyType", "types.MappingProxyType"}  # fmt: skip
 _DYNAMIC = {"setattr", "exec", "eval", "globals", "vars", "locals", "__import__"}
-_LAUNCH_OPTIONS = {"num_warps", "num_stages", "num_ctas", "waves_per_eu"}
 # Methods of tensors, strings, numbers and containers: never looked for in the tree on an unknown receiver.
 _PLAIN_METHODS = frozenset({
     *dir(str), *dir(dict), *dir(list), *dir(set), *dir(int), *dir(float), *dir(bytes),
@@ -1251,7 +1250,7 @@ class Tracer:
         kernels = [ref for ref in kernel.refs if isinstance(ref, Function) and self._is_kernel(ref)]
         outside = [ref for ref in kernel.refs if isinstance(ref, External)]
         closures = [ref for ref in kernel.refs if isinstance(ref, (Closure, Function)) and ref not in kernels]
-        options = {name for name, _ in keywords} & _LAUNCH_OPTIONS
+        options = {name for name, _ in keywords} & {*LAUNCH_OPTIONS}
         name = ast.unparse(node.func.value)[:60]
         maybe = ""
         if not kernels and not outside and not options:

@@ -334,6 +334,16 @@ def test_revert_after_lines_moved(muhmod, written):
     assert path.read_text() == "# one line more\n" + text
 
 
+def test_revert_says_which_keys_go(muhmod, package, pack):
+    given = {name: f'{{ value = {n}, reason = "measured", when_absent = "add" }}'
+             for name, n in zip(OPTIONS, (4, 2), strict=True)}  # fmt: skip
+    tree = package(module=decides(f"return {WHOLE}"))
+    assert apply(muhmod, pack(only=(), **given), tree).code == 0
+    rows = json.loads(muhmod("revert", "--output-format", "json", tree).out)["sites"]
+    slots = [(slot["name"], slot["old"], slot["new"]) for row in rows for slot in row["slots"]]
+    assert sorted(slots) == [("num_stages", "2", ""), ("num_warps", "4", "")]
+
+
 def test_revert_by_structure_where_what_stands_around_changed(muhmod, written):
     tree, _, text = written
     path = tree / "module.py"

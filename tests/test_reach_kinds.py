@@ -117,6 +117,15 @@ def test_a_method_that_a_derived_class_answers_otherwise_is_not_folded(muhmod, t
     assert told(muhmod, tmp_path, literal="32", plat=plat, use=use)[0] == "reaches"
 
 
+def test_what_a_method_asks_of_itself_may_be_answered_by_a_derived_class(muhmod, tmp_path):
+    plat = ("class Base:\n    def narrow(self):\n        return False\n"
+            "    def tight(self):\n        return self.narrow()\n"
+            "class Wide(Base):\n    def narrow(self):\n        return True\nhere = Wide()\n")  # fmt: skip
+    use = (f"{HEAD}def get_default_config(M, E):\n"
+           f"    return {{'BLOCK_SIZE_M': 32}} if here.tight() else {{'BLOCK_SIZE_M': 64}}\n{LAUNCH}")  # fmt: skip
+    assert told(muhmod, tmp_path, literal="32", plat=plat, use=use)[0] == "reaches"
+
+
 @pytest.mark.parametrize("leaves", ["raise ValueError", "return None"])
 @pytest.mark.parametrize("test", ["not here.is_rocm() or n < 2", "here.is_cuda()", "n < 2 or here.is_cuda()"])
 def test_a_block_that_is_always_left_goes_no_further(muhmod, tmp_path, test, leaves):

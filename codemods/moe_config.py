@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 
 from muhmod.displays import keys_of
 from muhmod.flow import Flow, Leaf, read_only
-from muhmod.model import LADDER, Arrival, Found, Room, Slot, Spelling
+from muhmod.model import LADDER, Arrival, Found, Keys, Room, Slot, Spelling
 from muhmod.site import Module, Resolve, Scope, Site, make_slot, nowhere, segment_of, statements
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
@@ -34,6 +34,13 @@ class MoeConfig(Site):
         lines = module.lines_with("BLOCK_SIZE_")
         sites = [self._site(scope, lines, module) for scope in module.scopes_at(lines)]
         return [found for found in sites if found is not None]
+
+    def keys(self, module: Module, found: Found) -> Keys:
+        """The displays that make the dict of the site's function."""
+        function = next((s.node for s in module.scopes_at([found.line])), None)
+        body = function.body if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
+        ladder = _standing(body)
+        return keys_of(module, [s for s in body if s is not ladder], function)
 
     def _site(self, scope: Scope, lines: list[int], module: Module) -> Found | None:
         if scope.node is None:
@@ -63,7 +70,6 @@ class MoeConfig(Site):
         found = self.found(scope, _form(body), ordered, module, **({"problem": problem} if problem else {}))
         if isinstance(function, ast.FunctionDef):
             found = found._replace(room=_room(module, function, body, ladder))
-        found = found._replace(keys=keys_of(module, body, function))
         return found.with_room() if ladder is not None else found
 
 

@@ -232,7 +232,9 @@ def settled(rule: Rule, search: Search, reading: Reading) -> Rule:
     if not refused or any(found.room and found.room.slot.text for _, found in search.bound):
         return rule
     leaves = rule._replace(keys=(), slots=rule.leaves, instead=refused[0])
-    search.bound[:] = [(source, roomy(leaves, found.without_room())) for source, found in search.bound]
+    search.bound[:] = [
+        (source, roomy(leaves, found.without_room(), source.module)) for source, found in search.bound
+    ]
     return leaves
 
 

@@ -342,7 +342,7 @@ def _with_places(change: Change, pack: Pack, places: dict[str, list[Place]], rea
             pins.place(rule, after, found._replace(file=change.file))
             for rule in rules
             for found in (
-                roomy(rule, one)
+                roomy(rule, one, after.module)
                 for one in catalog.site(rule.site).find(after.module, reading.from_file(after.file))
             )
             if binds(rule, found, after.module)
@@ -535,7 +535,7 @@ def _second_pass(
             continue
         again = Search()
         for one in catalog.site(rule.site).find(after.module, reading.from_file(after.file)):
-            found = roomy(rule, one)
+            found = roomy(rule, one, after.module)
             if binds(rule, found, after.module) or (rule.remove and found.scope == rule.scope):
                 again.bound.append((after, found._replace(file=after.file)))
         results = [decide(rule, after, found, reading, pack) for _, found in again.bound]

@@ -206,10 +206,11 @@ class Found(NamedTuple):
     room: Room | None = None
     keys: Keys = Keys()
 
-    def with_keys(self, names: Collection[str]) -> Found:
+    def with_keys(self, names: Collection[str], keys: Keys) -> Found:
         """With a slot of each of these names for every whole dict that could take it as a key."""
-        rooms = [r for display in self.keys.displays for r in display.rooms if r.name in names]
-        return self._replace(slots=tuple(sorted((*self.slots, *rooms), key=lambda slot: slot.start)))
+        rooms = [r for display in keys.displays for r in display.rooms if r.name in names]
+        slots = tuple(sorted((*self.slots, *rooms), key=lambda slot: slot.start))
+        return self._replace(slots=slots, keys=keys)
 
     def with_room(self) -> Found:
         """With the room for a ladder among its slots, where there is such."""

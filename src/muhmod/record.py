@@ -285,10 +285,14 @@ def _by_context(module: Module, splice: lock.Splice) -> int | None:
 
 def _by_structure(module: Module, entry: Entry) -> list[int | None]:
     """The slots of the pinned names and order, where each splice's own still holds what was written."""
-    places = [found for found in catalog.site(entry.site).find(module) if found.scope == entry.scope]
+    site = catalog.site(entry.site)
+    places = [found for found in site.find(module) if found.scope == entry.scope]
     names = [slot.name for slot in entry.slots]
     added = {slot.name for slot in entry.slots if slot.name in OPTIONS and not slot.base}
-    places = [found.with_room() if LADDER in names else found.with_keys(added) for found in places]
+    if added:
+        places = [found.with_keys(added, site.keys(module, found)) for found in places]
+    elif LADDER in names:
+        places = [found.with_room() for found in places]
     if len(places) != 1 or [slot.name for slot in governed(places[0], names)] != names:
         return []
     slots = {f"{slot.name}#{number}": slot for number, slot in enumerate(places[0].slots)}

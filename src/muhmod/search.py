@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from muhmod import catalog, tree
 from muhmod.errors import FileError
-from muhmod.model import Found
+from muhmod.model import OPTIONS, Found
 from muhmod.rulebook import Rule
 from muhmod.site import MODULE_SCOPE, Module, Resolve
 from muhmod.tree import Text, Tree
@@ -196,14 +196,18 @@ def look(file: str, data: bytes | None, rule: Rule, reading: Reading, into: Sear
         into.faults.append(too_deep(file))
         return
     for found in every:
-        found = roomy(rule, found)._replace(file=file)
+        found = roomy(rule, found, source.module)._replace(file=file)
         bound = binds(rule, found, source.module) and rule.file in ("", file)
         (into.bound if bound else into.others).append((source, found))
 
 
-def roomy(rule: Rule, found: Found) -> Found:
+def roomy(rule: Rule, found: Found, module: Module) -> Found:
     """The site as the rule sees it: with room for the ladder that it emits, or for keys that it adds."""
-    return found.with_room() if rule.keys else found.with_keys(rule.adds) if rule.adds else found
+    if rule.keys:
+        return found.with_room()
+    if rule.slots.keys().isdisjoint(OPTIONS):
+        return found
+    return found.with_keys(rule.adds, catalog.site(found.site).keys(module, found))
 
 
 def too_deep(file: str) -> FileError:

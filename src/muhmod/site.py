@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from muhmod.errors import FileError
-from muhmod.model import Arrival, Entry, Found, Scalar, Slot
+from muhmod.model import Arrival, Entry, Found, Keys, Scalar, Slot
 
 FunctionNode: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 Definition: TypeAlias = "FunctionNode | ast.ClassDef"
@@ -234,6 +234,10 @@ class Site:
     def find(self, module: Module, resolve: Resolve = nowhere) -> list[Found]:
         """Every place of this site in the module, in source order. `resolve` finds other modules."""
         raise NotImplementedError
+
+    def keys(self, module: Module, found: Found) -> Keys:
+        """The dicts of a found place that may be given a key more; asked only where a rule sets such."""
+        return Keys()
 
     def wanted(self, data: bytes) -> bool:
         """Whether the file may hold this site at all: bytes only, no parsing."""

@@ -236,7 +236,9 @@ class Case:
         """The site in the pristine text: the literals that change, or those that would if they differed."""
         module = Module(self.text)
         every = catalog.site(self.rule.site).find(module, self.reading.from_file(self.row.file))
-        found = next(one for one in (roomy(self.rule, o) for o in every) if binds(self.rule, one, module))
+        found = next(
+            one for one in (roomy(self.rule, o, module) for o in every) if binds(self.rule, one, module)
+        )
         slots = fingerprint.governed(found, self.rule.slots, remove=self.rule.remove)
         written = self.splices.get(self.row.file, ())
         spans = tuple((s.start, s.end) for s in written or slots)
